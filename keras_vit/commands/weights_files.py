@@ -16,6 +16,7 @@ from keras_vit.common.atomic_files import replacing
 from keras_vit.common.file_names import model_file
 from keras_vit.costs import resnet_costs, vit_costs
 from keras_vit.opening import holds_own_model, open_model
+from keras_vit.options import ResNetOptions, ViTOptions
 from keras_vit.resnet import ResNet
 from keras_vit.specs import RESNET_DEPTHS, SPECS, patch_side
 from keras_vit.vit import VisionTransformer
@@ -26,6 +27,8 @@ from keras_vit.weights.presets import check_exists, fetch, find_preset
 from keras_vit.weights.saving import WRITTEN, save_checkpoint
 
 NAMED = 5  # class names that `info` prints
+# Options that it prints where they have their default, too.
+ALWAYS_NAMED = ("gelu", "norm_epsilon", "position_embedding")
 
 
 def convert(arguments: argparse.Namespace) -> None:
@@ -160,8 +163,10 @@ def _facts(checkpoint: Checkpoint, arguments: dict[str, Any]) -> dict[str, str]:
         square = "" if "grid" in arguments else "; assumed to be square"
         facts["grid"] = f"{height // side} x {width // side} patches{square}"
     printed = ("grid", "image_size", "channels", "classes", "pooling", "class_names")
+    options = ResNetOptions if family.model == "resnet" else ViTOptions
     for key, value in arguments.items():
-        if value not in (None, False, 0) and key not in printed:
+        usual = key not in ALWAYS_NAMED and value == getattr(options, key, None)
+        if not usual and key not in printed:
             facts[key] = str(value)
     if guessed := assumed_settings(checkpoint):
         facts["assumed"] = f"{', '.join(guessed)}: there is no config.json"

@@ -127,6 +127,10 @@ ANY_CONFIG = says_nothing(
 )
 
 
+# Classes of transformers whose ViT is one part of several.
+_AROUND = re.compile("Segmentation|Detection|DepthEstimation|PoseEstimation|Matting")
+
+
 def _classes(config: Config) -> JSON:
     """Number of classes where `architectures` names a model with a classifier."""
     kinds = config.get("architectures") or ()
@@ -189,7 +193,10 @@ class HuggingFaceFamily(WritableFamily):
         return inside
 
     def described(self, config: Config) -> str | None:
-        """The `model_type`."""
+        """The `model_type`, or the class of a model with other layers around it."""
+        for kind in config.get("architectures") or ():
+            if isinstance(kind, str) and _AROUND.search(kind):
+                return kind
         name = config.get("model_type")
         return name if isinstance(name, str) else None
 

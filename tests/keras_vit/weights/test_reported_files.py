@@ -63,6 +63,18 @@ def test_another_model_is_refused_by_its_name(kind, tmp_path):
         keras_vit.open_model(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "kind", ["BeitForSemanticSegmentation", "ViTForObjectDetection"]
+)
+def test_a_model_with_other_layers_around_is_refused_by_its_class(
+    kind, tiny_vit, tmp_path
+):
+    foreign_files.hugging_face(tiny_vit(classes=None), tmp_path)
+    edit(tmp_path / "config.json", architectures=[kind])
+    with pytest.raises(WeightsFileError, match=f"names {kind!r} of Hugging Face"):
+        keras_vit.open_model(tmp_path)
+
+
 def test_a_text_model_with_the_config_of_both_is_refused(tmp_path):
     clip(tmp_path)
     edit(tmp_path / "config.json", model_type="clip")
