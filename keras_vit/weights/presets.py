@@ -179,6 +179,8 @@ HUB_FILES = (
     "model.weights.h5",
     "task.weights.h5",
 )
+# Where there is none of these: OpenCLIP's file, and transformers 4's of TensorFlow.
+OTHER_HUB_FILES = ("open_clip_model.safetensors", "tf_model.h5")
 OURS = "model.keras"
 SCHEMES = ("hf://", "https://", "http://")  # of what is downloaded
 TIMEOUT = 30  # seconds without a byte
@@ -324,15 +326,17 @@ def _fetch_from_hub(source: str) -> pathlib.Path:
         ours = pathlib.Path(_snapshot(source, repository, revision, [OURS]), OURS)
         if ours.is_file():
             return ours
-    wanted = [file, "*.json"] if file else list(HUB_FILES)
-    path = pathlib.Path(_snapshot(source, repository, revision, wanted), file or "")
-    weights = [path] if file else [*path.glob("*.safetensors"), *path.glob("*.h5")]
-    if not any(found.exists() for found in weights):
-        raise WeightsFileError(
-            f"`weights` must be a repository with one of {wanted}. Received: {source}, "
-            "which may have its weights in pickles only; they are not opened"
-        )
-    return path
+    others = [["*.json", name] for name in OTHER_HUB_FILES]
+    for wanted in [[file, "*.json"]] if file else [list(HUB_FILES), *others]:
+        path = pathlib.Path(_snapshot(source, repository, revision, wanted), file or "")
+        weights = [path] if file else [*path.glob("*.safetensors"), *path.glob("*.h5")]
+        if any(found.exists() for found in weights):
+            return path
+    known = [file] if file else [*HUB_FILES[1:], *OTHER_HUB_FILES]
+    raise WeightsFileError(
+        f"`weights` must be a repository with one of {', '.join(known)}. Received: "
+        f"{source}, which may have its weights in pickles only; they are not opened"
+    )
 
 
 def _snapshot(

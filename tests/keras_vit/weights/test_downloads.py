@@ -289,6 +289,23 @@ def test_a_row_of_the_hub_is_fetched_from_there(hub, published, tmp_path):
     assert fetch(row) == tmp_path
 
 
+@pytest.mark.parametrize("name", ["open_clip_model.safetensors", "tf_model.h5"])
+def test_files_of_rarer_names_are_asked_for_where_there_are_no_others(
+    name, hub, tmp_path, monkeypatch
+):
+    (tmp_path / "model.safetensors").unlink()
+
+    def download(repository, allow_patterns, **options):
+        if name in allow_patterns:
+            (tmp_path / name).write_bytes(b"weights")
+        return hub.snapshot_download(repository, **options)
+
+    module = types.SimpleNamespace(snapshot_download=download)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", module)
+    assert fetch("hf://me/mine") == tmp_path
+    assert (tmp_path / name).exists()
+
+
 def test_a_repository_with_pickles_only_is_reported(hub, tmp_path):
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(WeightsFileError, match="hf://me/mine, .* pickles only"):

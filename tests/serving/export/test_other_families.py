@@ -1,11 +1,14 @@
-"""Models of DINOv3's, EVA-02's, BEiT's, CLIP's and AIMv2's kind in ONNX and LiteRT."""
+"""Models of DINOv3's, EVA-02's, BEiT's, CLIP's and AIMv2's kind in ONNX and LiteRT.
+
+In float32, and in int8.
+"""
 
 import numpy as np
 import pytest
 from tiny_model import small, with_random_weights
 
 from keras_vit import devices
-from serving.export import formats
+from serving.export import formats, quantization
 
 WIDE = {"width": 24, "heads": 3, "mlp_dim": 32, "image_size": 16, "patch_size": 4}
 KINDS = {
@@ -58,3 +61,23 @@ def test_its_file_answers_as_keras(kind, export_format, tmp_path):
     expected = model(images).numpy()
     assert np.abs(expected).max() > 0.1
     np.testing.assert_allclose(form.runner(path)(images), expected, atol=2e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_its_int8_file_has_every_kernel_in_int8(kind, tmp_path):
+    onnx = pytest.importorskip("onnx")
+    form = formats.FORMATS["onnx"]
+    model = with_random_weights(small(**{**WIDE, **KINDS[kind]}), 3)
+    form.writer(model, tmp_path / "float32.onnx", "pixels in [-1, 1]")
+    random = np.random.default_rng(1)
+    batches = [random.normal(size=(8, 16, 16, 3)).astype("float32") for _ in range(4)]
+    path = tmp_path / form.file
+    quantization.quantize_onnx(tmp_path / "float32.onnx", path, batches)
+    stored = onnx.load(path).graph.initializer
+    int8 = [x for x in stored if x.data_type == onnx.TensorProto.INT8]
+    kernels = [w for w in model.weights if w.path.endswith("/kernel")]
+    assert len([x for x in int8 if len(x.dims) > 1]) == len(kernels)
+    expected = model(batches[0]).numpy()
+    error = np.abs(form.runner(path)(batches[0]) - expected).mean()
+    assert 0 < error < 0.1 * np.abs(expected).mean()
