@@ -41,10 +41,10 @@ class Kind(NamedTuple):
     """
 
     size: str
-    options: dict[str, Any]
+    options: dict[str, object]
     timm: str
     transformers: str
-    config: dict[str, Any]
+    config: dict[str, object]
 
 
 KINDS = {

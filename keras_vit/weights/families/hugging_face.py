@@ -260,7 +260,7 @@ class HuggingFaceFamily(WritableFamily):
 
     def file_name(self, name: str, model: "ImageModel") -> str:
         """A classifier's backbone is a module of its own."""
-        bare = model.classes is None or name.startswith("classifier.")
+        bare = model.classes is None or re.match(r"(\w+_)?classifier\.", name)
         return name if bare else f"{self.prefix.partition('|')[0]}.{name}"
 
     def documents(self, model: "ImageModel") -> dict[str, JSON]:
@@ -296,14 +296,14 @@ class HuggingFaceFamily(WritableFamily):
 
 
 class HuggingFace(HuggingFaceFamily):
-    """ViT, DeiT and MSN."""
+    """ViT and MSN."""
 
     title = "Hugging Face ViT"
     mark = "embeddings.patch_embeddings.projection.weight"
     rows = HUGGING_FACE
     ignored = r"embeddings\.mask_token"
     assumed: ClassVar = {"gelu": "exact", "norm_epsilon": 1e-12}
-    model_types = ("vit", "deit", "vit_msn")
+    model_types: ClassVar[tuple[str, ...]] = ("vit", "vit_msn")
     prefix = "vit|deit"
     new_names = _RENAMED
     keys: ClassVar = {
@@ -333,6 +333,35 @@ class HuggingFace(HuggingFaceFamily):
         if model.classes is None and model.pooling == "token":
             found.remove("representation_size must be None")
         return found
+
+
+class HuggingFaceDeiT(HuggingFace):
+    """DeiT with its distillation token, and with one classifier or two.
+
+    Published DeiTs without the token are ViTs there.
+    """
+
+    title = "Hugging Face DeiT"
+    always: ClassVar = {"register_tokens": 1}
+    model_types = ("deit",)
+    bare_class = "DeiTModel"
+    classifier_class = "DeiTForImageClassification"
+    prefix = "deit|vit"
+    holds = HuggingFace.holds - {"register_tokens"}
+
+    def refusals(self, model: "ImageModel") -> list[str]:
+        """Its token is the only register."""
+        found = super().refusals(model)
+        return [reason for reason in found if not reason.startswith("register_tokens")]
+
+    def written_rows(self, model: "ImageModel") -> tuple[ArrayRow, ...]:
+        """With two classifiers, the first has another name."""
+        other = "classifier." if model.distilled else "cls_classifier."
+        return tuple(row for row in self.rows if not row.theirs.startswith(other))
+
+    def _class_of(self, model: "ImageModel") -> str:
+        teacher = "WithTeacher" if model.distilled else ""
+        return super()._class_of(model) + teacher
 
 
 class HuggingFaceMAE(HuggingFaceFamily):

@@ -111,7 +111,7 @@ def _check_square(file: ArrayFile, stated: Mapping[str, Stated]) -> None:
 
 
 class HuggingFaceBEiT(HuggingFaceFamily):
-    """BEiT, BEiT v2 and Data2VecVision."""
+    """BEiT and BEiT v2."""
 
     title = "Hugging Face BEiT"
     mark = "encoder.layer.0.lambda_1"
@@ -122,7 +122,7 @@ class HuggingFaceBEiT(HuggingFaceFamily):
     )
     always: ClassVar = {"query_bias": True, "key_bias": False, "value_bias": True}
     assumed: ClassVar = {"gelu": "exact", "norm_epsilon": 1e-12}
-    model_types = ("beit", "data2vec-vision")
+    model_types = ("beit",)
     bare_class = "BeitModel"
     classifier_class = "BeitForImageClassification"
     pools = ("avg", "token", None)
@@ -156,12 +156,37 @@ class HuggingFaceBEiT(HuggingFaceFamily):
         """What the config states; some classes have their last norm elsewhere."""
         stated = super().stated(file)
         _check_square(file, stated)
-        kinds = file.config.get("architectures") or ()
-        pretrains = any("ForMaskedImageModeling" in kind for kind in kinds)
-        without_pooler = "Data2VecVisionModel" in kinds
         if stated:
-            last = Stated(not without_pooler, "`architectures`")
-            stated["final_norm"] = last
-        if pretrains or without_pooler:
+            stated["final_norm"] = Stated(True, "`architectures`")
+        kinds = file.config.get("architectures") or ()
+        if any("ForMaskedImageModeling" in kind for kind in kinds):
+            stated["fc_norm"] = Stated(False, "`architectures`")
+        return stated
+
+
+class HuggingFaceData2Vec(HuggingFaceBEiT):
+    """Data2VecVision, whose last norm belongs to a pooler that bare models lack."""
+
+    title = "Hugging Face Data2VecVision"
+    model_types = ("data2vec-vision",)
+    bare_class = "Data2VecVisionModel"
+    classifier_class = "Data2VecVisionForImageClassification"
+    prefix = "data2vec_vision|beit"
+    keys: ClassVar = {
+        **BEIT_CONFIG,
+        "use_mean_pooling": says(
+            "fc_norm",
+            default=True,
+            write=lambda model: model.fc_norm or not model.final_norm,
+        ),
+    }
+
+    def stated(self, file: ArrayFile) -> dict[str, Stated]:
+        """What the config states, and where the last norm is."""
+        stated = super().stated(file)
+        kinds = file.config.get("architectures") or ()
+        if self.bare_class in kinds:
+            after = stated["fc_norm"]
+            stated["final_norm"] = Stated(not after.value, after.source)
             stated["fc_norm"] = Stated(False, "`architectures`")
         return stated

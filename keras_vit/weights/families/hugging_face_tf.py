@@ -16,10 +16,14 @@ from keras_vit.weights.families.family import QKV_BIASES, Family
 from keras_vit.weights.families.hugging_face import (
     HUGGING_FACE,
     HuggingFace,
+    HuggingFaceDeiT,
     HuggingFaceFamily,
     HuggingFaceMAE,
 )
-from keras_vit.weights.families.hugging_face_beit import BEIT, HuggingFaceBEiT
+from keras_vit.weights.families.hugging_face_beit import (
+    BEIT,
+    HuggingFaceData2Vec,
+)
 from keras_vit.weights.families.hugging_face_towers import CLIP, HuggingFaceCLIP
 from keras_vit.weights.families.layouts import (
     CONVOLUTION,
@@ -97,7 +101,7 @@ class _TensorFlow(Family):
 
 
 class HuggingFaceTF(_TensorFlow):
-    """TensorFlow's ViT and DeiT."""
+    """TensorFlow's ViT."""
 
     title = "Hugging Face ViT (TensorFlow)"
     torch: ClassVar[HuggingFaceFamily] = HuggingFace()
@@ -114,6 +118,15 @@ class HuggingFaceTF(_TensorFlow):
         return {name: each for name, each in stated.items() if name not in QKV_BIASES}
 
 
+class HuggingFaceTFDeiT(HuggingFaceTF):
+    """TensorFlow's DeiT with its distillation token."""
+
+    title = "Hugging Face DeiT (TensorFlow)"
+    torch = HuggingFaceDeiT()
+    always: ClassVar = HuggingFaceDeiT.always
+    holds = HuggingFaceDeiT.holds
+
+
 class HuggingFaceTFMAE(HuggingFaceTF):
     """The encoder of TensorFlow's MAE, which sees all patches here."""
 
@@ -125,14 +138,14 @@ class HuggingFaceTFData2Vec(_TensorFlow):
     """TensorFlow's Data2VecVision."""
 
     title = "Hugging Face Data2VecVision (TensorFlow)"
-    torch = HuggingFaceBEiT()
+    torch = HuggingFaceData2Vec()
     mark = HuggingFaceTF.mark
     rows = tuple(map(_in_tensorflow, BEIT))
     ignored = r"embeddings/mask_token"
-    always: ClassVar = HuggingFaceBEiT.always
-    assumed: ClassVar = HuggingFaceBEiT.assumed
+    always: ClassVar = HuggingFaceData2Vec.always
+    assumed: ClassVar = HuggingFaceData2Vec.assumed
     prefix = "data2vec_vision"
-    holds = HuggingFaceBEiT.holds
+    holds = HuggingFaceData2Vec.holds
 
 
 class HuggingFaceTFCLIP(_TensorFlow):

@@ -8,10 +8,14 @@ from keras_vit.weights.families.google import (
 )
 from keras_vit.weights.families.hugging_face import (
     HuggingFace,
+    HuggingFaceDeiT,
     HuggingFaceIJEPA,
     HuggingFaceMAE,
 )
-from keras_vit.weights.families.hugging_face_beit import HuggingFaceBEiT
+from keras_vit.weights.families.hugging_face_beit import (
+    HuggingFaceBEiT,
+    HuggingFaceData2Vec,
+)
 from keras_vit.weights.families.hugging_face_dino import (
     HuggingFaceDINOv2,
     HuggingFaceDINOv3,
@@ -21,6 +25,7 @@ from keras_vit.weights.families.hugging_face_tf import (
     HuggingFaceTF,
     HuggingFaceTFCLIP,
     HuggingFaceTFData2Vec,
+    HuggingFaceTFDeiT,
     HuggingFaceTFMAE,
 )
 from keras_vit.weights.families.hugging_face_towers import (
@@ -63,11 +68,14 @@ FAMILIES: dict[str, Family] = {
     "hugging_face_beit": HuggingFaceBEiT(),
     "hugging_face": HuggingFace(),
     # Its arrays are told apart by a config only.
+    "hugging_face_deit": HuggingFaceDeiT(),
+    "hugging_face_data2vec": HuggingFaceData2Vec(),
     "hugging_face_mae": HuggingFaceMAE(),
     "hugging_face_ijepa": HuggingFaceIJEPA(),
     "hugging_face_tf_clip": HuggingFaceTFCLIP(),
     "hugging_face_tf_data2vec": HuggingFaceTFData2Vec(),
     "hugging_face_tf": HuggingFaceTF(),
+    "hugging_face_tf_deit": HuggingFaceTFDeiT(),
     "hugging_face_tf_mae": HuggingFaceTFMAE(),
     "keras_hub": KerasHub(),
     "keras_hub_deit": KerasHubDeiT(),

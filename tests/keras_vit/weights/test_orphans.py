@@ -81,50 +81,50 @@ DATA2VEC_CLASSIFIER = {
 }
 
 
-@pytest.mark.parametrize(
-    ("write", "kwargs", "config"),
-    [
-        (hugging_face_tf, {}, {}),
-        (hugging_face_tf, {**FEATURES, "representation_size": 15}, {}),
-        (deit_tf, {**FEATURES, "register_tokens": 1}, {"model_type": "deit"}),
-        (hugging_face_tf, {**FEATURES, "gelu": "tanh"}, {"hidden_act": "gelu_new"}),
-        (
-            *(hugging_face_tf, {**FEATURES, "norm_epsilon": 0.1}),
-            {"layer_norm_eps": 0.1},
-        ),
-        (
-            *(clip_tf, CLIP),
-            {"model_type": "clip_vision_model", "architectures": ["CLIPVisionModel"]},
-        ),
-        (
-            data2vec_tf,
-            {**DATA2VEC, **FEATURES, "final_norm": False},
-            {**DATA2VEC_FEATURES, "use_absolute_position_embeddings": True},
-        ),
-        (
-            data2vec_tf,
-            {
-                **{**DATA2VEC, **FEATURES, "final_norm": False, "layer_scale": None},
-                **{"position_embedding": "none", "relative_bias": "shared"},
-                **SQUARE,
-            },
-            {
-                **DATA2VEC_FEATURES,
-                "use_shared_relative_position_bias": True,
-                "layer_scale_init_value": 0,
-            },
-        ),
-        (
-            data2vec_tf,
-            {
-                **{**DATA2VEC, "fc_norm": True, "pooling": "avg"},
-                **{"position_embedding": "none", "relative_bias": "every_layer"},
-                **SQUARE,
-            },
-            {**DATA2VEC_CLASSIFIER, "use_relative_position_bias": True},
-        ),
-    ],
-)
+CASES = [
+    (hugging_face_tf, {}, {}),
+    (hugging_face_tf, {**FEATURES, "representation_size": 15}, {}),
+    (deit_tf, {**FEATURES, "register_tokens": 1}, {"model_type": "deit"}),
+    (hugging_face_tf, {**FEATURES, "gelu": "tanh"}, {"hidden_act": "gelu_new"}),
+    (
+        *(hugging_face_tf, {**FEATURES, "norm_epsilon": 0.1}),
+        {"layer_norm_eps": 0.1},
+    ),
+    (
+        *(clip_tf, CLIP),
+        {"model_type": "clip_vision_model", "architectures": ["CLIPVisionModel"]},
+    ),
+    (
+        data2vec_tf,
+        {**DATA2VEC, **FEATURES, "final_norm": False},
+        {**DATA2VEC_FEATURES, "use_absolute_position_embeddings": True},
+    ),
+    (
+        data2vec_tf,
+        {
+            **{**DATA2VEC, "fc_norm": True, "pooling": "avg"},
+            **{"position_embedding": "none", "relative_bias": "every_layer"},
+            **SQUARE,
+        },
+        {**DATA2VEC_CLASSIFIER, "use_relative_position_bias": True},
+    ),
+    (
+        data2vec_tf,
+        {
+            **{**DATA2VEC, **FEATURES, "final_norm": False, "layer_scale": None},
+            **{"position_embedding": "none", "relative_bias": "shared"},
+            **SQUARE,
+        },
+        {
+            **DATA2VEC_FEATURES,
+            "use_shared_relative_position_bias": True,
+            "layer_scale_init_value": 0,
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(("write", "kwargs", "config"), CASES)
 def test_a_file_of_transformers_is_read(write, kwargs, config, tiny_vit, tmp_path):
     source = tiny_vit(**{**HUGGING_FACE, **kwargs})
     folder = write_hugging_face(source, tmp_path, write=write, **config)
@@ -132,6 +132,20 @@ def test_a_file_of_transformers_is_read(write, kwargs, config, tiny_vit, tmp_pat
         model = keras_vit.open_model(path)
         check_same_options(model, source)
         check_same_weights(model, source)
+
+
+# A BEiT without LayerScale, the last, has no place in PyTorch's.
+@pytest.mark.parametrize(("write", "kwargs", "config"), CASES[:-1])
+def test_a_file_of_transformers_is_written_for_pytorch(
+    write, kwargs, config, tiny_vit, tmp_path
+):
+    source = tiny_vit(**{**HUGGING_FACE, **kwargs})
+    folder = write_hugging_face(source, tmp_path, write=write, **config)
+    out = tmp_path / "for_pytorch"
+    assert main(["convert", str(folder), str(out), "--to", "hugging_face"]) == 0
+    model = keras_vit.open_model(out)
+    check_same_options(model, source)
+    check_same_weights(model, source)
 
 
 def test_the_image_tower_of_a_clip_of_tensorflow_is_read(tiny_vit, tmp_path):

@@ -231,7 +231,7 @@ REFUSED = {
         (HYBRID, ["resnet_blocks must be None"]),
         ({"layer_scale": 0.1}, ["Hugging Face BEiT", "key_bias must be False"]),
         ({"swiglu": True}, ["swiglu must be False"]),
-        ({"register_tokens": 1}, ["register_tokens must be 0"]),
+        ({"register_tokens": 2}, ["register_tokens must be 0"]),
         ({"pooling": None, "representation_size": 15}, ["representation_size must"]),
         ({"output_bias": False}, ["output_bias must be True"]),
         ({"key_bias": False, "qk_norm": True}, ["qk_norm must be False"]),

@@ -67,6 +67,12 @@ MODELS = {
     },
     "timm BEiT": {**EXACT, **SEPARATE, "relative_bias": "every_layer"},
     "Hugging Face ViT": {**EXACT, "norm_epsilon": 1e-12},
+    "Hugging Face DeiT": {
+        **EXACT,
+        "norm_epsilon": 1e-12,
+        "register_tokens": 1,
+        "distilled": True,
+    },
     "Hugging Face MAE": {**BARE, "norm_epsilon": 1e-12},
     "Hugging Face I-JEPA": {**EXACT, "class_token": False, "pooling": "avg"},
     "Hugging Face BEiT": {
@@ -77,6 +83,12 @@ MODELS = {
         "position_embedding": "none",
         "fc_norm": True,
         "pooling": "avg",
+    },
+    "Hugging Face Data2VecVision": {
+        **BARE,
+        **SEPARATE,
+        "relative_bias": "shared",
+        "final_norm": False,
     },
     "Hugging Face DINOv2": {
         **BARE,
