@@ -5,15 +5,13 @@
 Every one is made by its library as a narrow copy with random weights, written by that
 library in float32, by timm and transformers in bfloat16 too, and opened by
 `from_preset`: its outputs are the same, or it is refused with the reason. `make parity`
-does the same in pieces. Needs `pip install -e ".[parity]"`; OpenCLIP's need
-`pip install open_clip_torch` as well, and are left out without.
+does the same in pieces. Needs `pip install -e ".[parity]"`.
 """
 
 from benchmarks import torch_libraries  # noqa: F401  isort: skip
 
 import dataclasses
 import functools
-import importlib.util
 import pathlib
 import tempfile
 from collections.abc import Callable, Iterator
@@ -33,8 +31,7 @@ def rows(folder: pathlib.Path) -> Iterator[Opened]:
     ]
     todo += [functools.partial(compare_transformers, case) for case in TRANSFORMERS]
     todo += [functools.partial(compare_keras_hub, case) for case in KERAS_HUB]
-    if importlib.util.find_spec("open_clip") is not None:
-        todo += [functools.partial(compare_open_clip, case) for case in OPEN_CLIP]
+    todo += [functools.partial(compare_open_clip, case) for case in OPEN_CLIP]
     for number, compare in enumerate(todo):
         place = folder / str(number)
         place.mkdir()

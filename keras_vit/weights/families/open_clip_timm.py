@@ -109,6 +109,6 @@ def _timm_file(file: ArrayFile) -> ArrayFile:
             "architecture": vision["timm_model_name"],
             # The tower's classifier is the projection, where OpenCLIP adds none.
             "num_classes": 0 if own else file.config["model_cfg"]["embed_dim"],
-            "global_pool": vision.get("timm_pool", "avg"),
+            "model_args": {"global_pool": vision.get("timm_pool", "avg")},
         }
     return twin

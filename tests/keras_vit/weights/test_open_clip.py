@@ -154,7 +154,8 @@ def test_other_towers_are_refused(vision, match, tiny_vit, tmp_path):
 
 def timm_tower(folder, **vision):
     """The file of a tower of timm, and its family."""
-    vision |= {"timm_model_name": "vit_tiny_patch16_224", "timm_pool": "token"}
+    vision = {"timm_pool": "token", **vision}
+    vision["timm_model_name"] = "vit_tiny_patch16_224"
     config = {"model_cfg": {"embed_dim": 9, "vision_cfg": vision}}
     (folder / "open_clip_config.json").write_text(json.dumps(config))
     path = folder / "open_clip_model.safetensors"
@@ -171,6 +172,13 @@ def test_timms_code_describes_a_tower_of_timm(projection, classes, tmp_path):
     assert [stated[name] for name in ("width", "depth", "heads")] == [192, 12, 3]
     assert stated["classes"] == classes
     assert family.pooling(file) == ("token", False)
+
+
+@pytest.mark.parametrize(("pool", "after"), [("token", False), ("avg", True)])
+def test_openclip_chooses_the_pooling_of_a_tower_of_timm(pool, after, tmp_path):
+    file, family = timm_tower(tmp_path, timm_pool=pool, timm_proj="none")
+    assert family.pooling(file) == (pool, False)
+    assert family.stated(file)["fc_norm"].value == after
 
 
 @pytest.mark.parametrize("vision", [{}, {"timm_proj": "mlp"}])
