@@ -179,6 +179,25 @@ TRANSFORMERS = (
         pooling="file",
     ),
     Transformer(
+        "MetaCLIP 2",
+        "facebook/metaclip-2-worldwide-huge-quickgelu",
+        "MetaClip2Model",
+        "MetaClip2Config",
+        {**_towers("metaclip_2"), "projection_dim": 20},
+        output="image_features",
+        pooling="file",
+    ),
+    Transformer(
+        "RADIO",
+        "nvidia/C-RADIOv4-H",
+        "RadioModel",
+        "RadioConfig",
+        {
+            **{key: SMALL[key] for key in SMALL if key != "intermediate_size"},
+            **{"max_img_size": 32, "num_cls_tokens": 2, "num_registers": 3},
+        },
+    ),
+    Transformer(
         "SigLIP, image tower",
         "google/siglip-base-patch16-224",
         "SiglipVisionModel",
@@ -295,6 +314,9 @@ def _their_outputs(case: Transformer, model: Model, pixels: Model) -> Model:
         return found.image_embeds if "image_embeds" in found else found.pooler_output
     if hasattr(model, "vit") and case.output == "last_hidden_state":
         model = model.vit  # MAE's encoder
+    if hasattr(model, "input_conditioner"):  # it normalizes its pixels itself
+        conditioner = model.input_conditioner
+        pixels = pixels * conditioner.norm_std + conditioner.norm_mean
     found = model(pixels, **{k: torch.tensor(v) for k, v in case.call.items()})
     return getattr(found, case.output)
 

@@ -250,7 +250,7 @@ class HuggingFaceCLIP(_Tower):
         documents = super().documents(model)
         if model.projection is not None:
             config = documents["config.json"]
-            config["architectures"] = ["CLIPVisionModelWithProjection"]
+            config["architectures"] = [f"{self.bare_class}WithProjection"]
             config["projection_dim"] = model.projection
         return documents
 
@@ -259,10 +259,20 @@ class HuggingFaceCLIP(_Tower):
         stated = super().stated(file)
         kinds = file.config.get("architectures") or ()
         dim = file.config.get("projection_dim", 512)
-        if {"CLIPModel", "CLIPVisionModelWithProjection"} & set(kinds):
+        both = self.bare_class.replace("Vision", "")
+        if {both, f"{self.bare_class}WithProjection"} & set(kinds):
             stated["projection"] = Stated(dim, "`projection_dim`")
         stated.pop("classes", None)
         return stated
+
+
+class HuggingFaceMetaCLIP2(HuggingFaceCLIP):
+    """MetaCLIP 2's image tower, a CLIP's."""
+
+    title = "Hugging Face MetaCLIP 2"
+    model_types = ("metaclip_2_vision_model",)
+    bare_class = "MetaClip2VisionModel"
+    two_towers = ("metaclip_2",)
 
 
 class HuggingFaceSigLIP(_Tower):

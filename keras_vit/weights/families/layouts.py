@@ -76,6 +76,14 @@ FLAT_PATCHES = Layout(
     lambda array, heads: array.transpose(3, 0, 1, 2).reshape(array.shape[3], -1),
 )
 
+# The same, one channel after the other.
+FLAT_CHANNELS = Layout(
+    lambda array: CONVOLUTION.read(
+        array.reshape(len(array), 3, *2 * (math.isqrt(array.shape[1] // 3),))
+    ),
+    lambda array, heads: CONVOLUTION.write(array, heads).reshape(array.shape[3], -1),
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class ArrayRow:

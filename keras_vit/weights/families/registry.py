@@ -21,6 +21,7 @@ from keras_vit.weights.families.hugging_face_dino import (
     HuggingFaceDINOv3,
     HuggingFaceGatedDINOv3,
 )
+from keras_vit.weights.families.hugging_face_radio import HuggingFaceRADIO
 from keras_vit.weights.families.hugging_face_tf import (
     HuggingFaceTF,
     HuggingFaceTFCLIP,
@@ -31,6 +32,7 @@ from keras_vit.weights.families.hugging_face_tf import (
 from keras_vit.weights.families.hugging_face_towers import (
     HuggingFaceAIMv2,
     HuggingFaceCLIP,
+    HuggingFaceMetaCLIP2,
     HuggingFaceSigLIP,
     HuggingFaceSigLIP2,
 )
@@ -66,10 +68,12 @@ FAMILIES: dict[str, Family] = {
     # These before "hugging_face", whose mark they have too.
     "hugging_face_dinov2": HuggingFaceDINOv2(),
     "hugging_face_beit": HuggingFaceBEiT(),
+    "hugging_face_radio": HuggingFaceRADIO(),
     "hugging_face": HuggingFace(),
     # Its arrays are told apart by a config only.
     "hugging_face_deit": HuggingFaceDeiT(),
     "hugging_face_data2vec": HuggingFaceData2Vec(),
+    "hugging_face_metaclip2": HuggingFaceMetaCLIP2(),
     "hugging_face_mae": HuggingFaceMAE(),
     "hugging_face_ijepa": HuggingFaceIJEPA(),
     "hugging_face_tf_clip": HuggingFaceTFCLIP(),
