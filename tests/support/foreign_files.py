@@ -187,6 +187,7 @@ def keras_hub(model, folder):
         "num_layers": model.depth,
         "num_heads": model.heads,
         "mlp_dim": model.mlp_dim,
+        "use_mha_bias": model.query_bias,
     }
     backbone = {
         "registered_name": "keras_hub>ViTBackbone",
