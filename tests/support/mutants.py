@@ -45,6 +45,12 @@ keras_vit/weights/resampling.py | + 0.5) * old / new - 0.5 | + 0.5) * old / new 
 keras_vit/weights/reading.py | * dtype.itemsize != member.file_size | * dtype.itemsize > member.file_size | keras_vit/weights
 keras_vit/weights/families/hugging_face_images.py | if config["do_rescale"] else 1 | if not config["do_rescale"] else 1 | keras_vit/weights
 keras_vit/weights/families/keras_hub.py | "mean": one_or_all([-offset / scale | "mean": one_or_all([offset / scale | keras_vit/weights
+keras_vit/layers/rotary.py | period = 2 * math.pi if | period = 2 * math.pi * 1.01 if | keras_vit/test_rotary.py
+keras_vit/layers/rotary.py | concatenate([-sin, sin] | concatenate([sin, -sin] | keras_vit/test_rotary.py
+keras_vit/weights/config.py | if not _agree(name, value, shown): | if False: | keras_vit/weights/test_stated_and_shown.py
+keras_vit/weights/families/config_keys.py | not in keys and given[name].value not in (False, [], {}, "") | not in keys and given[name].value is True | keras_vit/weights
+keras_vit/weights/families/timm_arguments.py | return -(-hidden // step) * step if step | return hidden // step * step if step | keras_vit/weights
+keras_vit/weights/saving.py | value = np.split(whole, 2, axis=-1)[row.half] | value = np.split(whole, 2, axis=-1)[1 - row.half] | keras_vit/weights
 keras_vit/image_files/bmp.py | // lowest * 255 // largest | // lowest * 256 // largest | keras_vit/image_files keras_vit/test_decoding.py
 keras_vit/image_files/orientation.py | return orientation >= 5, | return orientation > 5, | keras_vit/image_files keras_vit/test_decoding.py
 keras_vit/analysis/distance.py | np.hypot(*(steps * ( | np.hypot(*(2 * steps * ( | keras_vit/analysis
