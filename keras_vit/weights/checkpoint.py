@@ -231,8 +231,8 @@ def _recognize(file: ArrayFile) -> Checkpoint:
         _refuse_model(file, described)
     candidates = [key for key in opening or FAMILIES if key in by_arrays]
     if not candidates or not _same_mark(candidates[0], by_arrays[0]):
-        if opening:
-            FAMILIES[opening[0]].stated(file)  # where a key is refused, it is why
+        if opening and not by_arrays:
+            FAMILIES[opening[0]].stated(file)  # a key that is refused is why
         _refuse_arrays(file, [described[key] for key in opening], by_arrays)
     if file.config and not described:
         _LOG.warning("%s: its config.json names no model and is not read", file.path)
