@@ -3,6 +3,8 @@
 from benchmarks import torch_libraries  # noqa: F401  isort: skip
 
 import dataclasses
+import functools
+import json
 import pathlib
 
 import numpy as np
@@ -12,6 +14,8 @@ from benchmarks.narrow_copies import (
     Model,
     Opened,
     compare,
+    difference,
+    write_back,
 )
 from keras_vit.typing import JSON, Array
 
@@ -58,7 +62,10 @@ class KerasHub:
         """A new model."""
         from keras_hub import models
 
-        backbone = getattr(models, self.model)(**{**HUB, **self.arguments})
+        arguments = {**HUB, **self.arguments}
+        if self.model == "ViTBackbone":  # which has another name for it
+            arguments["mlp_dim"] = arguments.pop("intermediate_dim")
+        backbone = getattr(models, self.model)(**arguments)
         name = self.model.removesuffix("Backbone").removesuffix("VisionEncoder")
         if self.task is not None:
             kind = getattr(models, f"{name}ImageClassifier")
@@ -70,13 +77,28 @@ class KerasHub:
 
     def outputs(self, model: Model, pixels: Array) -> Array:
         """What it computes of images, after the pooling of `pooling="file"`."""
-        if self.towers is not None:
+        if hasattr(model, "get_vision_embeddings"):
             return np.asarray(model.get_vision_embeddings(pixels))
         (name,) = model.input if isinstance(model.input, dict) else (None,)
         return np.asarray(model(pixels if name is None else {name: pixels}))
 
 
 KERAS_HUB = (
+    KerasHub("ViT", "ViTBackbone", {"use_mlp_bias": False}),
+    KerasHub(
+        "ViT, classifier, pre-logits",
+        "ViTBackbone",
+        {"layer_norm_epsilon": 1e-5},
+        task={"intermediate_dim": 20},
+        pooling="file",
+    ),
+    KerasHub(
+        "ViT, classifier of the mean",
+        "ViTBackbone",
+        {"use_class_token": False, "use_patch_bias": False, "use_mha_bias": False},
+        task={"pooling": "gap"},
+        pooling="file",
+    ),
     KerasHub("DeiT", "DeiTBackbone"),
     KerasHub(
         "DeiT, classifier",
@@ -116,6 +138,8 @@ KERAS_HUB = (
 
 def compare_keras_hub(case: KerasHub, folder: pathlib.Path) -> Opened:
     """Open a model of keras-hub, and compare its outputs."""
+    from keras_hub import models
+
     result = Opened("keras_hub", case.title)
     model, random = case.build(), np.random.default_rng(3)
     for weight in model.weights:
@@ -129,7 +153,14 @@ def compare_keras_hub(case: KerasHub, folder: pathlib.Path) -> Opened:
     twin = type(model).from_preset(str(folder / "first"))
     twin.save_to_preset(str(folder / "second"))
     arguments = {} if case.pooling == "file" else {"pooling": case.pooling}
-    compare(
-        result, folder / "second", "float32", case.outputs, twin, (32, 32), **arguments
+    size = (32, 32)
+    ours = compare(
+        result, folder / "second", "float32", case.outputs, twin, size, **arguments
     )
+    if ours is not None and (back := write_back(result, ours, folder, "keras_hub")):
+        name = "task.json" if case.task is not None else "config.json"
+        kind = json.loads((back / name).read_text("utf-8"))["class_name"]
+        twin = getattr(models, kind).from_preset(str(back))
+        outputs = functools.partial(case.outputs, twin)
+        result.back = difference(ours, outputs, size)
     return result

@@ -282,7 +282,7 @@ def test_an_unknown_command_is_refused_with_a_hint(name, hint, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("convert in out --to tim", "or hugging_face, not 'tim'. Did you mean timm?"),
+        ("convert in out --to tim", "or keras_hub, not 'tim'. Did you mean timm?"),
         ("convert in out --resample gogle", "Did you mean google?"),
         ("convert in", "required: OUT"),
         ("list --varint", "there is no --varint"),

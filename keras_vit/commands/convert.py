@@ -1,4 +1,4 @@
-"""`keras-vit convert`: from any family to Keras, Google, timm or Hugging Face."""
+"""`keras-vit convert`: from any family to Keras or another family."""
 
 from keras_vit.commands.arguments import check_file, image_size, one_of
 from keras_vit.common.command_line import Parser
@@ -19,8 +19,8 @@ def convert(argv: list[str]) -> None:
     )
     parser.add_argument(
         "--to",
-        type=one_of("timm", "hugging_face"),
-        metavar="{timm,hugging_face}",
+        type=one_of("timm", "hugging_face", "keras_hub"),
+        metavar="{timm,hugging_face,keras_hub}",
         help="for a folder",
     )
     parser.add_argument("--heads", type=int, help="if IN does not state their number")

@@ -1,12 +1,17 @@
-"""Save a model as a checkpoint of Google, timm or Hugging Face."""
+"""Save a model as a checkpoint of Google, timm, Hugging Face or keras-hub."""
 
 import contextlib
+import dataclasses
+import io
 import json
 import pathlib
+import re
 import warnings
 import zipfile
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import h5py
 import keras
 import numpy as np
 
@@ -21,7 +26,7 @@ from keras_vit.weights.families.family import WritableFamily
 from keras_vit.weights.families.layouts import ArrayRow, match_ours
 from keras_vit.weights.families.registry import FAMILIES
 from keras_vit.weights.grids import grid_metadata
-from keras_vit.weights.reading import ArrayFile
+from keras_vit.weights.reading import FOLDER_FILES, ArrayFile
 
 # The families as which a project's models of each architecture are written.
 WRITERS: dict[tuple[str, str], list[WritableFamily]] = {}
@@ -39,7 +44,7 @@ def incompatibilities(model: ImageModel, project: str) -> list[str]:
 
     Args:
         model: A `VisionTransformer` or a `ResNet`.
-        project: `"google"`, `"timm"` or `"hugging_face"`.
+        project: `"google"`, `"timm"`, `"hugging_face"` or `"keras_hub"`.
     """
     return writer_of(model, project)[1]
 
@@ -109,12 +114,25 @@ def _places(family: WritableFamily, model: ImageModel, path: str) -> list[Place]
     return matches[:1]
 
 
+@dataclasses.dataclass
+class _Unwritten(ArrayFile):
+    """The file of a model whose documents are not written yet, without its arrays."""
+
+    documents: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def beside(self, name: str) -> dict[str, Any]:
+        """One of the documents, {} if absent."""
+        document: dict[str, Any] = self.documents.get(name, {})
+        return document
+
+
 def _read_back(family: WritableFamily, model: ImageModel) -> dict[str, Any]:
     """What the family's documents of a model state."""
-    config = family.documents(model).get("config.json", {})
-    file = ArrayFile(pathlib.Path(), "safetensors", {}, {}, contextlib.ExitStack())
-    file.config = config
-    return {name: each.value for name, each in family.stated(file).items()}
+    with _Unwritten(
+        *(pathlib.Path(), "", {}, {}, contextlib.ExitStack()),
+        documents=family.documents(model),
+    ) as file:
+        return {name: each.value for name, each in family.stated(file).items()}
 
 
 _FILES = (".npz", ".safetensors", ".h5", ".keras")
@@ -133,8 +151,10 @@ def save_checkpoint(
     Args:
         model: A `VisionTransformer`, or a `ResNet` (not for Hugging Face).
         path: For `"google"` an `.npz` file. For the others a folder, for
-            `model.safetensors` and `config.json`.
-        family: Of the projects `"google"`, `"timm"` and `"hugging_face"`.
+            `config.json` and `model.safetensors`; for `"keras_hub"` a preset, with
+            `model.weights.h5`.
+        family: Of the projects `"google"`, `"timm"`, `"hugging_face"` and
+            `"keras_hub"`.
 
     Returns:
         The files that were written.
@@ -167,19 +187,39 @@ def save_checkpoint(
             f"{path}: {family} cannot state the preprocessing's {', '.join(unsaid)}",
             stacklevel=2,
         )
-    arrays = _their_arrays(model, writer)
+    files = _their_files(model, writer)
     learned = any(weight.path == _POSITIONS for weight in model.weights)
     metadata = grid_metadata(model.grid) if learned else {}
     if writer.suffix:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary:
+            (arrays,) = files.values()
             _write_npz(temporary, arrays, metadata)
         return [path]
-    return _write_folder(path, family, arrays, writer.documents(model), metadata)
+    contents = {
+        name: _hdf5(arrays)
+        if name.endswith(".h5")
+        else _safetensors(family, arrays, metadata)
+        for name, arrays in files.items()
+    }
+    for name, document in writer.documents(model).items():
+        contents[name] = f"{json.dumps(document, indent=2)}\n".encode()
+    _check_no_others(path, contents, writer.optional)
+    return _write_folder(path, contents)
+
+
+def _their_files(model: ImageModel, writer: WritableFamily) -> dict[str, Arrays]:
+    """The family's arrays by their names in each of its files."""
+    bare = _their_arrays(model, writer)
+    files: dict[str, Arrays] = {}
+    for name, array in {**bare, **writer.further_arrays(bare, model)}.items():
+        of = (file for file, names in writer.files.items() if re.fullmatch(names, name))
+        files.setdefault(next(of), {})[writer.file_name(name, model)] = array
+    return files
 
 
 def _their_arrays(model: ImageModel, writer: WritableFamily) -> Arrays:
-    """The model's weights under the family's names and in its layout."""
+    """The model's weights under the family's names inside it, and in its layout."""
     heads = getattr(model, "heads", 1)
     parts: dict[str, dict[int, Array]] = {}
     for weight in model.weights:
@@ -190,7 +230,6 @@ def _their_arrays(model: ImageModel, writer: WritableFamily) -> Arrays:
             value = whole
             if row.half is not None:
                 value = np.split(whole, 2, axis=-1)[row.half]
-            name = writer.file_name(name, model)
             parts.setdefault(name, {})[part] = row.layout.write(value, heads)
     # safetensors writes the memory as it lies.
     return {
@@ -221,13 +260,33 @@ def _write_npz(path: pathlib.Path, arrays: Arrays, metadata: dict[str, str]) -> 
                 np.lib.format.write_array(member, array, allow_pickle=False)
 
 
+def _check_no_others(
+    folder: pathlib.Path, written: Iterable[str], optional: tuple[str, ...]
+) -> None:
+    """Raise ValueError for files that would be read with those that are written."""
+    kinds = [not set(names).isdisjoint(written) for names in FOLDER_FILES]
+    first = [name for names in FOLDER_FILES[: kinds.index(True) + 1] for name in names]
+    others = [name for name in (*first, *optional) if (folder / name).exists()]
+    if lasting := [name for name in others if name not in written]:
+        raise ValueError(
+            "`path` must be a folder without files that would be read as the model's. "
+            f"Received: {str(folder)!r} with {', '.join(lasting)}"
+        )
+
+
 def _write_folder(
-    folder: pathlib.Path,
-    family: str,
-    arrays: Arrays,
-    documents: dict[str, Any],
-    metadata: dict[str, str],
+    folder: pathlib.Path, contents: Mapping[str, bytes]
 ) -> list[pathlib.Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        # All are complete before the first is renamed.
+        for name, content in contents.items():
+            stack.enter_context(replacing(folder / name)).write_bytes(content)
+    return [folder / name for name in contents]
+
+
+def _safetensors(family: str, arrays: Arrays, metadata: dict[str, str]) -> bytes:
+    """Not by its library's `save_file`, whose file only its owner may read."""
     try:
         from safetensors.numpy import save
     except ImportError as error:
@@ -235,13 +294,13 @@ def _write_folder(
             f"family={family!r} needs safetensors: "
             'pip install "keras-vit-serving[convert]"'
         ) from error
-    folder.mkdir(parents=True, exist_ok=True)
-    with contextlib.ExitStack() as stack:
-        # All are complete before the first is renamed.
-        for name, document in documents.items():
-            temporary = stack.enter_context(replacing(folder / name))
-            temporary.write_text(json.dumps(document, indent=2) + "\n", "utf-8")
-        temporary = stack.enter_context(replacing(folder / "model.safetensors"))
-        # Not by its save_file, whose file only its owner may read.
-        temporary.write_bytes(save(arrays, metadata={"format": "pt", **metadata}))
-    return [folder / name for name in ("model.safetensors", *documents)]
+    content: bytes = save(arrays, metadata={"format": "pt", **metadata})
+    return content
+
+
+def _hdf5(arrays: Arrays) -> bytes:
+    buffer = io.BytesIO()
+    with h5py.File(buffer, "w") as file:
+        for name, array in arrays.items():
+            file[name] = array
+    return buffer.getvalue()

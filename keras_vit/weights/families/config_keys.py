@@ -78,7 +78,8 @@ class OneOf:
         for name, value in self.names.items():
             if value == ours:
                 return name
-        raise ValueError(f"one of {', '.join(map(repr, self.names.values()))}")
+        known = dict.fromkeys(map(repr, self.names.values()))
+        raise ValueError(f"one of {', '.join(known)}")
 
 
 def says(

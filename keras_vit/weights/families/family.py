@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from keras_vit.specs import SPECS
-from keras_vit.typing import JSON
+from keras_vit.typing import JSON, Arrays
 from keras_vit.weights.families.config_keys import Config, Stated
 from keras_vit.weights.families.layouts import ArrayRow
 from keras_vit.weights.reading import ArrayFile
@@ -151,9 +151,14 @@ class WritableFamily(Family):
 
     Attributes:
         suffix: Of its one file; None where a folder holds the arrays and `documents`.
+        files: Of the folder: names of arrays in it, as a regular expression, by the
+            name of the file that holds them; an array is in the first that matches.
+        optional: Documents that not every model has.
     """
 
     suffix: ClassVar[str | None] = None
+    files: ClassVar[Mapping[str, str]] = {"model.safetensors": ".*"}
+    optional: ClassVar[tuple[str, ...]] = ()
 
     def refusals(self, model: "ImageModel") -> list[str]:
         """Reasons beside its options why their code would compute something else."""
@@ -166,6 +171,15 @@ class WritableFamily(Family):
     def file_name(self, name: str, model: "ImageModel") -> str:
         """Name of an array in the file, from that inside the bare model."""
         return name
+
+    def further_arrays(self, arrays: Arrays, model: "ImageModel") -> Arrays:
+        """Arrays that its files have beside those of our weights.
+
+        Args:
+            arrays: Those of the weights, by their names inside the bare model.
+            model: The model that is written.
+        """
+        return {}
 
     def documents(self, model: "ImageModel") -> dict[str, JSON]:
         """JSON documents beside the arrays by file name; not asked of a single file."""

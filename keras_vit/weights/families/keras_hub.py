@@ -1,13 +1,15 @@
 """keras-hub's checkpoints: what its presets have in common, and its ViTs.
 
 Source: keras-team/keras-hub, models/vit. A preset keeps the backbone and the classifier
-in two HDF5 files, `save_weights` writes one with a longer path.
+in two HDF5 files, which are written, too; `save_weights` writes one with a longer path.
 """
 
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from keras_vit.typing import JSON
+import numpy as np
+
+from keras_vit.typing import JSON, Arrays
 from keras_vit.weights.families.config_keys import (
     Config,
     ConfigKey,
@@ -16,8 +18,9 @@ from keras_vit.weights.families.config_keys import (
     read_config,
     says,
     says_nothing,
+    written,
 )
-from keras_vit.weights.families.family import Family, one_or_all
+from keras_vit.weights.families.family import WritableFamily, one_or_all
 from keras_vit.weights.families.layouts import (
     HEADS_FIRST,
     HEADS_LAST,
@@ -29,6 +32,10 @@ from keras_vit.weights.families.layouts import (
     row,
 )
 from keras_vit.weights.reading import ArrayFile
+
+if TYPE_CHECKING:
+    from keras_vit.base import ImageModel
+    from keras_vit.preprocessing import ImagePreprocessing
 
 NAMES = ("vars/0", "vars/1")  # of a kernel and its bias, of a norm's gamma and beta
 _EMBEDDING = "layers/vi_t_patching_and_embedding"
@@ -85,9 +92,17 @@ ANY_BACKBONE: Keys = {
     "num_layers": says("depth"),
     "num_heads": says("heads"),
     "image_shape": ConfigKey(
-        lambda value, config: {"channels": value[-1]} if value else {}
+        lambda value, config: {"channels": value[-1]} if value else {},
+        write=lambda model: [*model.image_size, model.channels],
     ),
     **says_nothing("name", "dtype", "trainable", "data_format"),
+}
+# Rates that training alone reads.
+DROPOUT: Keys = {
+    "dropout_rate": ConfigKey(lambda v, c: {}, write=lambda model: model.dropout),
+    "attention_dropout": ConfigKey(
+        lambda v, c: {}, write=lambda model: model.attention_dropout
+    ),
 }
 BACKBONE: Keys = {
     **ANY_BACKBONE,
@@ -97,7 +112,7 @@ BACKBONE: Keys = {
     "use_class_token": says("class_token", default=True),
     "layer_norm_epsilon": says("norm_epsilon", default=1e-6),
     "use_patch_bias": says("embedding_bias", default=True),
-    **says_nothing("dropout_rate", "attention_dropout"),
+    **DROPOUT,
 }
 # Arguments of the task around it.
 TASK: Keys = {
@@ -105,32 +120,66 @@ TASK: Keys = {
     "activation": ConfigKey(
         lambda value, config: {
             "classifier_activation": None if value == "linear" else value
-        }
+        },
+        write=lambda model: model.classifier_activation,
     ),
+    "intermediate_dim": says("representation_size"),
     **says_nothing(
-        *("backbone", "preprocessor", "pooling", "intermediate_dim", "name", "dtype"),
-        *("trainable", "dropout", "head_dtype"),
+        *("backbone", "preprocessor", "pooling", "name", "dtype", "trainable"),
+        *("dropout", "head_dtype"),
     ),
+}
+# The optimizer of every task, before its first step: its number and learning rate.
+_ADAM = {
+    "optimizer/vars/0": np.asarray(0, "int64"),
+    "optimizer/vars/1": np.asarray(5e-5, "float32"),
 }
 
 
-class KerasHubFamily(Family):
+def _heads(pre_logits: bool) -> dict[str, str]:
+    """Names of a task's dense layers in its file, and ours, in the order of both."""
+    if pre_logits:
+        return {"layers/dense/": "pre_logits/", "layers/dense_1/": "predictions/"}
+    return {"layers/dense/": "predictions/"}
+
+
+def _serialized(kind: str, config: dict[str, JSON]) -> dict[str, JSON]:
+    """An object of one of keras-hub's classes, as Keras writes it in JSON."""
+    return {
+        "class_name": kind,
+        "config": config,
+        "registered_name": f"keras_hub>{kind}",
+    }
+
+
+class KerasHubFamily(WritableFamily):
     """A backbone of keras-hub, by itself or with a classifier.
 
     Attributes:
         backbone: Name of its class.
-        inside: Its name in the file of a model around it.
+        classifier: That of the model around it, if it has one.
+        converter: That of its preprocessing.
+        inside: The backbone's name in the file of a model around it.
         block: That of its blocks, of which the first has no number.
         keys: Arguments of the backbone.
+        square: Whether its images must be square.
     """
 
     project = "keras_hub"
     library = "keras-hub"
+    files: ClassVar = {
+        "task.weights.h5": "(pre_logits|predictions|optimizer)/.*",
+        "model.weights.h5": ".*",
+    }
+    optional = ("task.json", "preprocessor.json", "image_converter.json")
     poolings: ClassVar = {"token": "token", "gap": "avg"}
     backbone: ClassVar[str]
+    classifier: ClassVar[str | None] = None
+    converter: ClassVar[str]
     inside: ClassVar[str]
     block: ClassVar[str]
     keys: ClassVar[Keys]
+    square: ClassVar[bool] = False
 
     def model_names(self, names: Iterable[str]) -> dict[str, str]:
         """Names inside the model, every block numbered -> names in the file.
@@ -140,9 +189,7 @@ class KerasHubFamily(Family):
         """
         names = [name for name in names if not name.startswith("optimizer/")]
         pre_logits = any(name.startswith("layers/dense_1/") for name in names)
-        heads = {"layers/dense/": "predictions/"}
-        if pre_logits:
-            heads = {"layers/dense/": "pre_logits/", "layers/dense_1/": "predictions/"}
+        heads = _heads(pre_logits)
         inside = {}
         for name in names:
             bare = self.numbered(name.removeprefix(f"layers/{self.inside}/"))
@@ -220,6 +267,84 @@ class KerasHubFamily(Family):
             "crops before it resizes, and `ImagePreprocessing` after: pixels differ"
         ]
 
+    def pools(self, model: "ImageModel") -> tuple[str | None, ...]:
+        """Our poolings of what it computes: of all tokens, as its mean is."""
+        return ("token" if model.class_token else "avg", None)
+
+    def refusals(self, model: "ImageModel") -> list[str]:
+        """What its classes have no place for."""
+        found = []
+        if model.classes is not None and self.classifier is None:
+            found.append("classes must be None")
+        if model.pooling not in (pools := self.pools(model)):
+            found.append(f"pooling must be {' or '.join(map(repr, pools))}")
+        if model.representation_size is not None and model.classes is None:
+            found.append("representation_size must be None without classes")
+        height, width = model.image_size
+        if self.square and height != width:
+            found.append(f"image_size must be square, not {height} x {width}")
+        return found
+
+    def file_name(self, name: str, model: "ImageModel") -> str:
+        """The first block has no number, and a task's dense layers have only that."""
+        for theirs, ours in _heads(model.representation_size is not None).items():
+            if name.startswith(ours):
+                return name.replace(ours, theirs)
+        return name.replace(f"/{self.block}_0/", f"/{self.block}/")
+
+    def further_arrays(self, arrays: Arrays, model: "ImageModel") -> Arrays:
+        """A task's optimizer."""
+        return {} if model.classes is None else _ADAM
+
+    def documents(self, model: "ImageModel") -> dict[str, JSON]:
+        """The configs of the backbone, and of what the model has around it."""
+        backbone = _serialized(self.backbone, written(self.keys, model))
+        found, preprocessor = {"config.json": backbone}, None
+        if model.preprocessing is not None:
+            converter = self._converter(model.preprocessing, model.channels)
+            found["image_converter.json"] = converter
+            preprocessor = _serialized(
+                f"{self.classifier}Preprocessor", {"image_converter": converter}
+            )
+        if model.classes is not None and self.classifier is not None:
+            said = written(TASK, model).items()
+            names = {ours: theirs for theirs, ours in self.poolings.items()}
+            task = {
+                "backbone": backbone,
+                "preprocessor": preprocessor,
+                "pooling": names.get(model.pooling),
+                **{name: value for name, value in said if value is not None},
+            }
+            found["task.json"] = _serialized(self.classifier, task)
+            if preprocessor is not None:
+                found["preprocessor.json"] = preprocessor
+        return found
+
+    def _converter(self, layer: "ImagePreprocessing", channels: int) -> dict[str, JSON]:
+        """What it multiplies pixels with, and then adds to them."""
+        means, stds = (
+            np.broadcast_to(value, channels).tolist()
+            for value in (layer.mean, layer.std)
+        )
+        config = {
+            "image_size": list(layer.image_size),
+            "scale": [1 / std for std in stds],
+            "offset": [-mean / std for mean, std in zip(means, stds, strict=True)],
+            "interpolation": layer.interpolation,
+            "antialias": layer.antialias,
+            "crop_to_aspect_ratio": layer.resize == "small",
+        }
+        return _serialized(self.converter, config)
+
+    def lost_preprocessing(self, layer: "ImagePreprocessing") -> list[str]:
+        """A crop of its own, and pixels of Pillow."""
+        found = []
+        if layer.crop_fraction != 1:
+            found.append(f"crop_fraction={layer.crop_fraction}")
+        if layer.convention != "big_vision":
+            found.append(f"convention={layer.convention!r}")
+        return found
+
 
 class KerasHub(KerasHubFamily):
     """keras-hub's ViTs."""
@@ -236,6 +361,8 @@ class KerasHub(KerasHubFamily):
     )
     configured = ("norm_epsilon", "pooling")
     backbone = "ViTBackbone"
+    classifier = "ViTImageClassifier"
+    converter = "ViTImageConverter"
     inside = "vi_t_backbone"
     block = "vi_t_encoder_block"
     keys = BACKBONE

@@ -5,11 +5,12 @@ Source: keras-team/keras-hub, models/clip, siglip. A preset of both towers has a
 """
 
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from keras_vit.errors import WeightsFileError
+from keras_vit.typing import Arrays
 from keras_vit.weights.families.config_keys import (
     Config,
     OneOf,
@@ -35,6 +36,9 @@ from keras_vit.weights.families.layouts import (
     row,
 )
 from keras_vit.weights.reading import ArrayFile
+
+if TYPE_CHECKING:
+    from keras_vit.base import ImageModel
 
 _OURS = "encoder_block_{i}"
 
@@ -94,6 +98,7 @@ class _Tower(KerasHubFamily):
         position_ids: Name of the array of the numbers of the positions.
     """
 
+    square = True
     two_towers: ClassVar[str]
     projection: ClassVar[str | None] = None
     position_ids: ClassVar[str]
@@ -143,6 +148,12 @@ class _Tower(KerasHubFamily):
             )
         return super().stated(file)
 
+    def further_arrays(self, arrays: Arrays, model: "ImageModel") -> Arrays:
+        """The numbers of the positions."""
+        embedding = self.position_ids.partition("/vars/")[0]
+        positions = arrays[f"{embedding}/position_embedding/vars/0"]
+        return {self.position_ids: np.arange(len(positions), dtype="int64")[None]}
+
 
 class KerasHubCLIP(_Tower):
     """CLIP's image tower: features before, or behind the projection."""
@@ -160,6 +171,7 @@ class KerasHubCLIP(_Tower):
     holds = frozenset(("gelu", "norm_epsilon", "embedding_bias", "embedding_norm"))
     configured = ("gelu",)
     backbone = "CLIPVisionEncoder"
+    converter = "CLIPImageConverter"
     inside = "clip_vision_encoder"
     block = "clip_encoder_layer"
     two_towers = "CLIPBackbone"
@@ -169,7 +181,9 @@ class KerasHubCLIP(_Tower):
         **ANY_BACKBONE,
         "intermediate_dim": says("mlp_dim"),
         "intermediate_activation": says(
-            "gelu", default="quick_gelu", read=OneOf(KERAS_GELUS)
+            "gelu",
+            default="quick_gelu",
+            read=OneOf({**KERAS_GELUS, "quick_gelu": "quick"}),
         ),
         **says_nothing("intermediate_output_index"),
     }
@@ -195,6 +209,7 @@ class KerasHubSigLIP(_Tower):
     holds = frozenset(("gelu", "norm_epsilon", "class_token"))
     configured = ("gelu",)
     backbone = "SigLIPVisionEncoder"
+    converter = "SigLIPImageConverter"
     inside = "sig_lip_vision_encoder"
     block = "sig_lip_encoder_layer"
     two_towers = "SigLIPBackbone"
@@ -203,8 +218,14 @@ class KerasHubSigLIP(_Tower):
         **ANY_BACKBONE,
         "intermediate_dim": says("mlp_dim"),
         "intermediate_activation": says(
-            "gelu", default="gelu_approximate", read=OneOf(KERAS_GELUS)
+            "gelu",
+            default="gelu_approximate",
+            read=OneOf({**KERAS_GELUS, "gelu_approximate": "tanh"}),
         ),
         # The norm after the blocks has 1e-6 whatever it is.
         "layer_norm_epsilon": must_be(1e-6, default=1e-6),
     }
+
+    def pools(self, model: "ImageModel") -> tuple[str | None, ...]:
+        """Its own, which is part of the tower."""
+        return ("map",)
