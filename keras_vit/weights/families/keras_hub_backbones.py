@@ -201,11 +201,11 @@ class KerasHubDINOv2(_KerasHubDINO):
     def model_names(self, names: Iterable[str]) -> dict[str, str]:
         """Names inside the model, those of its tokens in words."""
         inside = super().model_names(names)
-        own = "layers/dinov2_embedding/"
-        numbers = sorted(bare for bare in inside if bare.startswith(f"{own}vars/"))
-        words = _token_words(registers=len(numbers) >= 5)
-        for number, word in zip(numbers[1:], words, strict=False):
-            inside[f"{own}{word}"] = inside.pop(number)
+        own = "layers/dinov2_embedding"
+        words = _token_words(registers=f"{own}/vars/4" in inside)
+        for number, word in enumerate(words, start=1):
+            if (name := inside.pop(f"{own}/vars/{number}", None)) is not None:
+                inside[f"{own}/{word}"] = name
         return inside
 
     def file_name(self, name: str, model: "ImageModel") -> str:

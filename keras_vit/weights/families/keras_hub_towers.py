@@ -208,6 +208,7 @@ class KerasHubSigLIP(_Tower):
     assumed: ClassVar = {"gelu": "tanh"}
     holds = frozenset(("gelu", "norm_epsilon", "class_token"))
     configured = ("gelu",)
+    poolings: ClassVar = {"map": "map"}
     backbone = "SigLIPVisionEncoder"
     converter = "SigLIPImageConverter"
     inside = "sig_lip_vision_encoder"
@@ -226,6 +227,10 @@ class KerasHubSigLIP(_Tower):
         "layer_norm_epsilon": must_be(1e-6, default=1e-6),
     }
 
-    def pools(self, model: "ImageModel") -> tuple[str | None, ...]:
+    def pooling(self, file: ArrayFile) -> tuple[str | None, bool]:
         """Its own, which is part of the tower."""
+        return "map", True
+
+    def pools(self, model: "ImageModel") -> tuple[str | None, ...]:
+        """The same."""
         return ("map",)

@@ -11,7 +11,7 @@ import re
 import foreign_files
 import numpy as np
 import pytest
-from foreign_files import arrays_of, edit, write_safetensors
+from foreign_files import arrays_of, edit, write_hdf5, write_safetensors
 from tiny_model import small
 
 import keras_vit
@@ -125,12 +125,36 @@ MODELS = {
     "Hugging Face SigLIP": {**BARE, "pooling": "map", "class_token": False},
     "Hugging Face SigLIP 2": {**BARE, "pooling": "map", "class_token": False},
     "Hugging Face AIMv2": {**BARE, **RMS, "pooling": "query"},
+    "keras-hub ViT": {**EXACT, "representation_size": 9, "norm_epsilon": 1e-5},
+    "keras-hub DeiT": {**EXACT, "register_tokens": 1},
+    "keras-hub DINOv2": {
+        **BARE,
+        "swiglu": True,
+        "layer_scale": 0.1,
+        "register_tokens": 2,
+        "prefix_positions": False,
+    },
+    "keras-hub DINOv3": {**BARE, **ROTARY},
+    "keras-hub DINOv3 with SwiGLU": {**BARE, **ROTARY, "swiglu": True},
+    "keras-hub CLIP": {
+        **BARE,
+        "gelu": "quick",
+        "norm_epsilon": 1e-5,
+        "embedding_norm": True,
+        "embedding_bias": False,
+    },
+    "keras-hub SigLIP": {
+        **BARE,
+        "gelu": "tanh",
+        "pooling": "map",
+        "class_token": False,
+    },
 }
 
 
 def families():
-    """Those of the two projects whose files have documents."""
-    projects = [("timm", "vit"), ("hugging_face", "vit")]
+    """Those of the projects whose files have documents."""
+    projects = [("timm", "vit"), ("hugging_face", "vit"), ("keras_hub", "vit")]
     return [family for project in projects for family in WRITERS[project]]
 
 
@@ -149,19 +173,31 @@ def arrays_in(folder):
         return {name: np.array(each.read()) for name, each in arrays.items()}
 
 
-def kinds(names):
-    """Names of arrays by their kind: in all blocks, and in the last block alone."""
-    found = {}
-    for name in names:
-        kind = re.sub(r"\.\d+\.", ".{i}.", name)
-        found.setdefault(kind, []).append(name)
+def write_arrays(folder, arrays):
+    """Replace the arrays in a folder."""
+    if (folder / "model.safetensors").exists():
+        write_safetensors(folder / "model.safetensors", arrays)
+    else:
+        (folder / "task.weights.h5").unlink(missing_ok=True)
+        write_hdf5(folder / "model.weights.h5", arrays)
+
+
+def kinds(folder):
+    """Names of a model's arrays by kind: in all blocks, and in the last block alone."""
+    found, whole = {}, []
+    with open_checkpoint(folder) as checkpoint:
+        for path, entry in checkpoint.entries.items():
+            kind = re.sub(r"^encoder_block_\d+/", "encoder_block_{i}/", path)
+            found.setdefault(kind, []).append(entry.name)
+            if entry.other is not None:
+                found.setdefault(f"{kind}, other half", []).append(entry.other.name)
+            if path.startswith("encoder_block_1/"):
+                whole += [entry.name, *([entry.other.name] if entry.other else [])]
     last = {
         f"{kind} of the last block": [names[-1]]
         for kind, names in found.items()
         if len(names) > 1
     }
-    blocks = sorted({match[0] for n in names if (match := re.search(r"\.\d+\.", n))})
-    whole = [name for name in names if blocks and blocks[-1] in name]
     return {**found, **last, "the last block": whole}
 
 
@@ -185,9 +221,9 @@ def test_no_file_opens_that_lacks_arrays(family, tmp_path, monkeypatch):
     model = written(family, tmp_path, monkeypatch)
     arrays = arrays_in(tmp_path)
     opened = []
-    for kind, names in kinds(arrays).items():
+    for kind, names in kinds(tmp_path).items():
         rest = {name: each for name, each in arrays.items() if name not in names}
-        write_safetensors(tmp_path / "model.safetensors", rest)
+        write_arrays(tmp_path, rest)
         with contextlib.suppress(WeightsFileError, CheckpointError):
             keras_vit.open_model(tmp_path, pooling=model.pooling)
             opened.append(kind)
