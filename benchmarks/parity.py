@@ -279,6 +279,12 @@ def _build_keras_hub(arguments: Arguments, image_size: ImageSize, classes: int) 
     return model
 
 
+def _read_keras_hub(folder: pathlib.Path) -> Any:
+    import keras_hub
+
+    return keras_hub.models.ImageClassifier.from_preset(str(folder))
+
+
 SMALL_TIMM = {"embed_dim": 24, "depth": 2, "num_heads": 3}
 TIMM = ("timm", SMALL_TIMM, _build_timm, _run_torch)
 LIBRARIES = {
@@ -295,6 +301,7 @@ LIBRARIES = {
         _build_keras_hub,
         lambda model, pixels: np.asarray(model(pixels)),
         lambda model, folder: model.save_to_preset(str(folder)),
+        _read_keras_hub,
     ),
 }
 

@@ -42,6 +42,7 @@ FORMS = [
     ("timm", {"pooling": "map", "class_token": False, "register_tokens": 2}),
     ("hugging_face", HUGGING_FACE),
     ("hugging_face", {"classes": None, **HUGGING_FACE}),
+    ("keras_hub", {"representation_size": 9, **EXACT}),
     ("google", {"representation_size": 9}),
     ("google", {"classes": None}),
     ("google", {**HYBRID, **ONE}),
@@ -62,6 +63,8 @@ FORMS = [
         "hugging_face",
         {"classes": None, "representation_size": 15, **HUGGING_FACE, **ONE},
     ),
+    ("keras_hub", {"pooling": "avg", "class_token": False, **EXACT, **ONE}),
+    ("keras_hub", {"mlp_bias": False, "embedding_bias": False, **EXACT, **ONE}),
 ]
 
 
@@ -69,11 +72,12 @@ def place(folder, family):
     """Where a family's checkpoint goes; timm and Hugging Face need safetensors."""
     if family == "google":
         return folder / "model.npz"
-    pytest.importorskip("safetensors")
+    if family != "keras_hub":
+        pytest.importorskip("safetensors")
     return folder / "model"
 
 
-@pytest.mark.parametrize(("family", "kwargs"), long_after(8, FORMS))
+@pytest.mark.parametrize(("family", "kwargs"), long_after(9, FORMS))
 def test_a_model_survives_a_round_trip(family, kwargs, tiny_vit, tmp_path):
     """Built from the file, then loaded again into a model with other weights."""
     source = tiny_vit(**kwargs)
@@ -237,6 +241,17 @@ REFUSED = {
         ({"output_bias": False}, ["output_bias must be True"]),
         ({"key_bias": False, "qk_norm": True}, ["qk_norm must be False"]),
     ],
+    "keras_hub": [
+        ({}, ["gelu must be 'exact'"]),
+        ({**EXACT, "pooling": "avg"}, ["pooling must be 'token' or None"]),
+        ({**EXACT, "key_bias": False}, ["key_bias must be True"]),
+        ({**EXACT, "qk_norm": True}, ["qk_norm must be False", "query_norm/gamma"]),
+        (
+            {**EXACT, "classes": None, "representation_size": 9},
+            ["representation_size must be None without classes"],
+        ),
+        ({**HYBRID, **EXACT}, ["resnet_blocks must be None"]),
+    ],
 }
 
 
@@ -320,9 +335,9 @@ def test_what_a_family_does_not_claim_to_hold_is_refused(tiny_vit, monkeypatch):
                 assert f"{name} must be" in reasons, (family.title, name)
 
 
-@pytest.mark.parametrize("family", ["google", "timm", "hugging_face"])
+@pytest.mark.parametrize("family", ["google", "timm", "hugging_face", "keras_hub"])
 def test_a_failed_write_leaves_the_old_files(family, tiny_vit, tmp_path, monkeypatch):
-    kwargs = HUGGING_FACE if family == "hugging_face" else {}
+    kwargs = {"hugging_face": HUGGING_FACE, "keras_hub": EXACT}.get(family, {})
     path = place(tmp_path, family)
     keras_vit.save_checkpoint(tiny_vit(**kwargs), path, family)
     before = contents(tmp_path)
