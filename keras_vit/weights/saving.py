@@ -145,8 +145,8 @@ def save_checkpoint(
     """Save a model in the format of another project.
 
     Files are written beside their place and renamed when they are complete. What is
-    read back by `load_checkpoint` is bit-identical. Warns of preprocessing that the
-    family's files cannot state.
+    read back by `load_checkpoint` is bit-identical. Warns of preprocessing and names of
+    classes that the family's files cannot state.
 
     Args:
         model: A `VisionTransformer`, or a `ResNet` (not for Hugging Face).
@@ -187,6 +187,8 @@ def save_checkpoint(
             f"{path}: {family} cannot state the preprocessing's {', '.join(unsaid)}",
             stacklevel=2,
         )
+    if model.class_names is not None and not writer.names_classes:
+        warnings.warn(f"{path}: {family} cannot state class_names", stacklevel=2)
     files = _their_files(model, writer)
     learned = any(weight.path == _POSITIONS for weight in model.weights)
     metadata = grid_metadata(model.grid) if learned else {}

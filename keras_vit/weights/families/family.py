@@ -154,11 +154,13 @@ class WritableFamily(Family):
         files: Of the folder: names of arrays in it, as a regular expression, by the
             name of the file that holds them; an array is in the first that matches.
         optional: Documents that not every model has.
+        names_classes: Whether the documents have names of classes.
     """
 
     suffix: ClassVar[str | None] = None
     files: ClassVar[Mapping[str, str]] = {"model.safetensors": ".*"}
     optional: ClassVar[tuple[str, ...]] = ()
+    names_classes: ClassVar[bool] = True
 
     def refusals(self, model: "ImageModel") -> list[str]:
         """Reasons beside its options why their code would compute something else."""

@@ -135,6 +135,7 @@ class _GoogleFamily(Family):
 
     project = "google"
     library = "Google"
+    names_classes = False
     always: ClassVar = {"gelu": "tanh", "norm_epsilon": 1e-6}
 
     def model_names(self, names: Iterable[str]) -> dict[str, str]:

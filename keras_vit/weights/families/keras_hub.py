@@ -172,6 +172,7 @@ class KerasHubFamily(WritableFamily):
         "model.weights.h5": ".*",
     }
     optional = ("task.json", "preprocessor.json", "image_converter.json")
+    names_classes = False
     poolings: ClassVar = {"token": "token", "gap": "avg"}
     backbone: ClassVar[str]
     classifier: ClassVar[str | None] = None

@@ -236,3 +236,7 @@ def test_the_activation_of_a_classifier_is_the_tasks(tiny_vit, tmp_path):
 def test_a_preset_computes_what_keras_hub_computes(case, tmp_path):
     result = narrow_keras_hub.compare_keras_hub(case, tmp_path)
     assert result.difference["float32"] < narrow_copies.TOLERANCE, result.refused
+    # CLIP's projection has a place beside a text tower only.
+    assert ("projection must be None" in result.kept) == (case.title == "CLIP")
+    assert (result.back is None) == bool(result.kept)
+    assert (result.back or 0.0) < narrow_copies.TOLERANCE

@@ -369,6 +369,14 @@ def test_files_are_renamed_into_place(tiny_vit, tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["model.npz"]
 
 
+@pytest.mark.parametrize("family", ["google", "keras_hub"])
+def test_class_names_without_a_place_give_a_warning(family, tiny_vit, tmp_path):
+    kwargs = EXACT if family == "keras_hub" else {}
+    model = tiny_vit(**kwargs, class_names=list("abcdefg"))
+    with pytest.warns(UserWarning, match=f"{family} cannot state class_names"):
+        keras_vit.save_checkpoint(model, place(tmp_path, family), family)
+
+
 def test_names_and_families_are_checked(tiny_vit, tmp_path):
     model = tiny_vit()
     with pytest.raises(ValueError, match="must be an .npz file for family='google'"):
