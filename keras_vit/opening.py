@@ -18,7 +18,7 @@ from keras_vit.weights.checkpoint import open_checkpoint
 from keras_vit.weights.families.registry import FAMILIES
 from keras_vit.weights.keras_files import is_keras_file, load_keras_file
 from keras_vit.weights.presets import check_exists, fetch, find_preset
-from keras_vit.weights.reading import refusing
+from keras_vit.weights.stored_arrays import refusing
 
 MODELS: dict[str, type[PublishedModel]] = {"vit": VisionTransformer, "resnet": ResNet}
 

@@ -15,11 +15,8 @@ from keras_vit.weights.families.family import Family
 from keras_vit.weights.families.google import ALL_BLOCKS, ONE_BLOCK
 from keras_vit.weights.families.layouts import ArrayRow, Layout, match_theirs
 from keras_vit.weights.families.registry import FAMILIES
-from keras_vit.weights.reading import (
-    ArrayFile,
-    StoredArray,
-    open_arrays,
-)
+from keras_vit.weights.reading import ArrayFile, open_arrays
+from keras_vit.weights.stored_arrays import StoredArray
 
 _LOG = logging.getLogger("keras_vit")
 
@@ -192,7 +189,7 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     """Open a checkpoint and recognize its family from the array names.
 
     Args:
-        path: An `.npz`, `.safetensors` or HDF5 file, or a folder with one.
+        path: An `.npz`, `.safetensors`, HDF5 or PyTorch file, or a folder with one.
 
     Raises:
         WeightsFileError: No such file, a damaged one, or one of no known family.

@@ -22,8 +22,8 @@ from keras_vit.weights.checkpoint import Checkpoint
 from keras_vit.weights.families.config_keys import Stated
 from keras_vit.weights.families.layouts import match_ours
 from keras_vit.weights.grids import config_image_size, square_grids, stated_grid
-from keras_vit.weights.reading import StoredArray
 from keras_vit.weights.shown_options import Shapes, resnet_blocks, shown_options
+from keras_vit.weights.stored_arrays import StoredArray
 
 _LOG = logging.getLogger("keras_vit")
 

@@ -15,11 +15,13 @@ from keras_vit.weights.config import check_held
 from keras_vit.weights.reading import (
     LARGEST_JSON,
     MODEL_CONFIG,
-    StoredArray,
-    check_announced,
     hdf5_arrays,
     hdf5_config,
     parse_json,
+)
+from keras_vit.weights.stored_arrays import (
+    StoredArray,
+    check_announced,
     refuse,
     refusing,
 )

@@ -1,4 +1,4 @@
-"""Files of arrays: .npz, .safetensors (whole or in shards), HDF5, and folders.
+"""Files of arrays: .npz, .safetensors, HDF5, PyTorch's, their shards, and folders.
 
 Arrays are found without being read. Files may be hostile: none runs code, and what one
 announces is compared with the bytes that it holds before memory is taken for it.
@@ -13,21 +13,31 @@ import math
 import mmap
 import os
 import pathlib
-import struct
 import zipfile
-import zlib
-from collections.abc import Callable, Iterator
 from typing import Any, Literal, NoReturn, Self
 
 import h5py
-import ml_dtypes
 import numpy as np
 
 from keras_vit.errors import WeightsFileError
 from keras_vit.typing import Array
+from keras_vit.weights.stored_arrays import (
+    BFLOAT16,
+    StoredArray,
+    check_announced,
+    map_file,
+    refuse,
+    refusing,
+)
+from keras_vit.weights.torch_files import (
+    PICKLES,
+    is_torch_archive,
+    refuse_pickle,
+    torch_arrays,
+)
+from keras_vit.weights.zip_members import check_directory, check_sum, start_of
 
 _LOG = logging.getLogger("keras_vit")
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 # The types of safetensors that NumPy and ml_dtypes have, by their names there.
 SAFETENSORS_DTYPES = {
     **{f"F{bits}": np.dtype(f"<f{bits // 8}") for bits in (16, 32, 64)},
@@ -39,96 +49,9 @@ SAFETENSORS_DTYPES = {
 # Bytes of JSON that are parsed; in Python's objects it may be 30 times as large. The
 # largest known ones list the 21,843 classes of ImageNet-21k in 2 MB.
 LARGEST_JSON = 2**23
-# A compressed file may hold this many times its bytes; weights shrink by a tenth. A
-# small one may hold `SMALL` bytes, as an array of zeros shrinks to nothing.
-EXPANSION = 16
-SMALL = 2**26
 # Attribute of an HDF5 file that holds a whole Keras model, and key of our metadata.
 MODEL_CONFIG = "model_config"
-AXES = 32  # of an array, as in NumPy 1
 NPY_HEADER = 10_000  # bytes of the header of an array in an .npz, as in NumPy
-# Of the header before a member of a ZIP: the lengths of its name and extra field.
-ZIP_LENGTHS = struct.Struct("<26xHH")
-# Of the record at the end of a ZIP: the number of members; 0xFFFF if it is larger.
-ZIP_COUNT = struct.Struct("<10xH")
-
-
-@dataclasses.dataclass(frozen=True)
-class StoredArray:
-    """One array of a file, read on demand.
-
-    Args:
-        shape: Its shape.
-        dtype: Its NumPy type; bfloat16 is that of `ml_dtypes`.
-        read: Gives the array. It may be a read-only, unaligned view of the file.
-        verify: Raises `WeightsFileError` where the file's checksum says that the bytes
-            are damaged. Of the formats only .npz has checksums.
-
-    Raises:
-        ValueError: No array can have this shape, or its values are not plain ones.
-    """
-
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    read: Callable[[], Array]
-    verify: Callable[[], object] = lambda: None
-
-    def __post_init__(self) -> None:
-        # The type, because True is an integer to Python.
-        counts = all(type(length) is int and length >= 0 for length in self.shape)
-        if not counts or len(self.shape) > AXES:
-            raise ValueError(f"no array has the shape {self.shape!r:.200}")
-        if self.dtype.names or self.dtype.subdtype:
-            raise ValueError(f"no weights are of the type {self.dtype}")
-
-    @property
-    def announced(self) -> int:
-        """Bytes by shape and dtype, where an empty axis counts as one."""
-        lengths = (max(length, 1) for length in self.shape)
-        return math.prod(lengths) * max(self.dtype.itemsize, 1)
-
-
-def refuse(
-    path: pathlib.Path,
-    problem: str,
-    wanted: str = "an .npz, .safetensors or HDF5 file of weights",
-) -> NoReturn:
-    """Raise `WeightsFileError` for this path and problem."""
-    raise WeightsFileError(
-        f"`path` must be {wanted}. Received: {str(path)!r}, {problem}"
-    )
-
-
-@contextlib.contextmanager
-def refusing(path: pathlib.Path) -> Iterator[None]:
-    """Convert any parser's error into a `WeightsFileError`."""
-    try:
-        yield
-    except (WeightsFileError, MemoryError):
-        raise
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
-        if len(reason) > 800:  # a name, or a config before Keras's reason
-            reason = f"{reason[:200]} ... {reason[-600:]}"
-        raise WeightsFileError(
-            "`path` must be a whole file of weights. "
-            f"Received: {str(path)!r}, which is truncated or corrupt ({reason})"
-        ) from error
-
-
-def refuse_pickle(path: pathlib.Path) -> NoReturn:
-    """Raise `WeightsFileError` for a pickle, which is never opened."""
-    refuse(
-        path,
-        "a pickle, which could run any code and is not opened; convert it to "
-        ".safetensors, such as by safetensors.torch.save_file(state_dict, path)",
-    )
-
-
-def _map(path: pathlib.Path) -> mmap.mmap:
-    # Not closed explicitly: it must outlive every view of it.
-    with path.open("rb") as file:
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def _view(
@@ -153,18 +76,14 @@ def npz_arrays(
 
     The metadata is the JSON object in the archive's comment, {} for another comment.
     """
-    data = _map(path)
+    data = map_file(path)
     archive = stack.enter_context(zipfile.ZipFile(path))
     names = archive.namelist()
-    if any(name.endswith("data.pkl") for name in names):
-        refuse_pickle(path)
     if "model.weights.h5" in names:
         refuse(path, "a .keras file: open it with keras.models.load_model")
-    if len(set(names)) < len(names) or not all(n.endswith(".npy") for n in names):
+    if not all(name.endswith(".npy") for name in names):
         refuse(path, "a ZIP archive that is not an .npz file")
-    (count,) = ZIP_COUNT.unpack_from(data, data.rfind(b"PK\5\6"))
-    if count not in (len(names), 0xFFFF):  # zipfile reads past damaged entries
-        raise ValueError(f"{len(names)} arrays instead of {count}")
+    check_directory(names, data)
     arrays = {
         member.filename.removesuffix(".npy"): _npz_member(path, archive, member, data)
         for member in archive.infolist()
@@ -202,17 +121,13 @@ def _npz_member(
 
     if member.compress_type != zipfile.ZIP_STORED:
         return StoredArray(shape, dtype, read_compressed, read_compressed)
-    lengths = ZIP_LENGTHS.unpack_from(data, member.header_offset)
-    start = member.header_offset + ZIP_LENGTHS.size + sum(lengths)
-    if start + member.file_size > len(data):
-        raise ValueError(f"{member.filename} extends past the end of the file")
-
-    def verify() -> None:
-        with memoryview(data)[start : start + member.file_size] as content:
-            if zlib.crc32(content) != member.CRC:
-                refuse(path, f"in which {member.filename!r} has a wrong checksum")
-
-    return StoredArray(shape, dtype, lambda: view(data, start + header), verify)
+    start = start_of(member, data)
+    return StoredArray(
+        shape,
+        dtype,
+        lambda: view(data, start + header),
+        functools.partial(check_sum, path, member, data),
+    )
 
 
 def _npy_header(
@@ -239,7 +154,7 @@ def safetensors_arrays(
     """Arrays and metadata of a .safetensors file."""
     # Without the safetensors library, which copies every array that it reads. All that
     # it refuses is refused here: the arrays are contiguous and fill the file.
-    data = _map(path)
+    data = map_file(path)
     end = 8 + int.from_bytes(data[:8], "little")
     if end > len(data):
         raise ValueError("the header extends past the end of the file")
@@ -374,17 +289,21 @@ __all__ = ["ArrayFile", "StoredArray", "WeightsFileError", "open_arrays"]
 
 # OpenCLIP's own names: its files often lie beside Hugging Face's of the same model.
 OPEN_CLIP, OPEN_CLIP_CONFIG = "open_clip_model.safetensors", "open_clip_config.json"
+# The same arrays as `torch.save` writes them.
+OPEN_CLIP_TORCH = "open_clip_pytorch_model.bin"
 # The files to look for in a folder: Hugging Face's and timm's, OpenCLIP's, then
 # keras-hub's, which has one for the backbone and one for the head, then those of
-# transformers 4 alone.
+# PyTorch, and of transformers 4 alone.
 FOLDER_FILES = (
     ("model.safetensors",),
     ("model.safetensors.index.json",),
     (OPEN_CLIP,),
     ("model.weights.h5", "task.weights.h5"),
+    ("pytorch_model.bin",),
+    ("pytorch_model.bin.index.json",),
+    (OPEN_CLIP_TORCH,),
     ("tf_model.h5",),
 )
-PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
 
 @dataclasses.dataclass
@@ -395,7 +314,7 @@ class ArrayFile:
 
     Args:
         path: The file or the folder.
-        format: `"npz"`, `"safetensors"` or `"hdf5"`.
+        format: `"npz"`, `"safetensors"`, `"hdf5"` or `"torch"`.
         arrays: The arrays by name.
         metadata: Of a .safetensors or .npz file; `MODEL_CONFIG` of a Keras model.
         resources: What `close` closes.
@@ -439,8 +358,9 @@ def open_arrays(path: str | os.PathLike[str]) -> ArrayFile:
 
     Args:
         path: An .npz file; a .safetensors file, or the `.index.json` of its shards; an
-            HDF5 file; or a folder with one of these under the name that Hugging Face,
-            timm or keras-hub give it. The content counts, not the suffix.
+            HDF5 file; a state dict that `torch.save` wrote; or a folder with one of
+            these under the name that Hugging Face, timm, OpenCLIP or keras-hub give it,
+            or with one PyTorch file. The content counts, not the suffix.
 
     Raises:
         WeightsFileError: There is no such file, it is none of these, or it is damaged
@@ -461,6 +381,8 @@ def open_arrays(path: str | os.PathLike[str]) -> ArrayFile:
                     found, more = hdf5_arrays(file, stack), hdf5_config(file)
                 elif kind == "npz":
                     found, more = npz_arrays(file, stack)
+                elif kind == "torch":
+                    found = torch_arrays(file, stack)
                 else:
                     found, more = safetensors_arrays(file)
                 metadata.update(more)
@@ -472,14 +394,9 @@ def open_arrays(path: str | os.PathLike[str]) -> ArrayFile:
             refuse(path, "which holds no arrays")
         _check_index(path, indexed, shard_of)
         check_announced(path, held, sum(each.announced for each in arrays.values()))
-        config = OPEN_CLIP_CONFIG if files[0].name == OPEN_CLIP else "config.json"
+        of_open_clip = files[0].name in (OPEN_CLIP, OPEN_CLIP_TORCH)
+        config = OPEN_CLIP_CONFIG if of_open_clip else "config.json"
         return ArrayFile(path, kind, arrays, metadata, stack.pop_all(), config)
-
-
-def check_announced(path: pathlib.Path, held: int, announced: int) -> None:
-    """Raise WeightsFileError where bytes announce more than a compression explains."""
-    if announced > max(SMALL, EXPANSION * held):
-        refuse(path, f"whose {held:,} bytes announce arrays of {announced:,}")
 
 
 def _files_of(path: pathlib.Path) -> tuple[list[pathlib.Path], dict[str, str]]:
@@ -502,11 +419,14 @@ def _files_in(folder: pathlib.Path) -> list[pathlib.Path]:
                 "%s: read from %s, not %s", folder, found[0][0].name, ", ".join(others)
             )
         return found[0]
-    for file in sorted(folder.iterdir()):
-        if file.suffix in PICKLES:
-            refuse_pickle(file)
-    wanted = ", ".join(name for names in FOLDER_FILES for name in names)
-    refuse(folder, f"a folder without any of {wanted}")
+    of_torch = [file for file in sorted(folder.iterdir()) if file.suffix in PICKLES]
+    if not of_torch:
+        wanted = ", ".join(name for names in FOLDER_FILES for name in names)
+        refuse(folder, f"a folder without any of {wanted}")
+    if len(of_torch) > 1:
+        names = ", ".join(file.name for file in of_torch[:5])
+        refuse(folder, f"a folder with several files of PyTorch, {names}: choose one")
+    return of_torch
 
 
 def _shards(index: pathlib.Path) -> tuple[list[pathlib.Path], dict[str, str]]:
@@ -550,9 +470,14 @@ def _kind(path: pathlib.Path) -> str:
     if start[4:9] == b"\0\0\0\0{":  # behind the length of the header
         return "safetensors"
     if start[:4] in (b"PK\3\4", b"PK\5\6"):
-        return "npz"
-    if start[:8] == b"\x89HDF\r\n\x1a\n":
-        return "hdf5"
+        return "torch" if is_torch_archive(path) else "npz"
+    if start[:8] != b"\x89HDF\r\n\x1a\n":
+        _refuse_kind(path, start)
+    return "hdf5"
+
+
+def _refuse_kind(path: pathlib.Path, start: bytes) -> NoReturn:
+    """Raise WeightsFileError for a file of no known format."""
     if start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
         refuse(path, "which looks like a web page: an error page or a log-in")
     if start.startswith(b"version https://git-lfs"):

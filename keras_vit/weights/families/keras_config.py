@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from keras_vit.typing import JSON
-from keras_vit.weights.reading import MODEL_CONFIG, ArrayFile, parse_json, refusing
+from keras_vit.weights.reading import MODEL_CONFIG, ArrayFile, parse_json
+from keras_vit.weights.stored_arrays import refusing
 
 
 def config_values(file: ArrayFile) -> Iterator[JSON]:

@@ -29,6 +29,8 @@ resource.setrlimit(resource.RLIMIT_CPU, ({SECONDS}, {SECONDS}))
 # Alone, as the package brings TensorFlow.
 sys.modules["keras_vit"] = package = types.ModuleType("keras_vit")
 package.__path__ = [{str(PACKAGE)!r}]
+sys.modules["keras_vit.weights"] = package = types.ModuleType("keras_vit.weights")
+package.__path__ = [{str(PACKAGE / "weights")!r}]
 spec = importlib.util.spec_from_file_location("reading", {reading.__file__!r})
 sys.modules["reading"] = reading = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(reading)

@@ -209,7 +209,6 @@ def test_a_file_without_arrays_is_reported(name, tmp_path):
 @pytest.mark.parametrize(
     ("member", "message"),
     [
-        ("archive/data.pkl", "pickle"),
         ("model.weights.h5", "keras.models.load_model"),
         ("notes.txt", "not an .npz"),
     ],
