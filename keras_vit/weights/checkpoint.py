@@ -341,4 +341,5 @@ def _entries(
     return {
         path: Entry(name, array, row.layout, part, len(paths), half=row.half)
         for part, path in enumerate(paths)
+        if path
     }

@@ -255,6 +255,73 @@ def hugging_face_dinov2(w, release=4):
     return arrays
 
 
+def meta_block(arrays, w, i):
+    """What Meta's blocks of DINOv2 and DINOv3 have in common, but for their biases."""
+    ours, theirs = f"encoder_block_{i}", f"blocks.{i}"
+    for number in (1, 2):
+        torch_norm(arrays, w, f"{ours}/norm{number}", f"{theirs}.norm{number}")
+        scale = w[f"{ours}/layer_scale{number}/gamma"]
+        arrays[f"{theirs}.ls{number}.gamma"] = scale
+    kernels = [w[f"{ours}/attention/{part}/kernel"].T for part in (Q, K, V)]
+    arrays[f"{theirs}.attn.qkv.weight"] = np.concatenate(kernels)
+    torch_linear(arrays, w, f"{ours}/attention/out", f"{theirs}.attn.proj")
+    hidden, bias = (w[f"{ours}/mlp/Dense_0/{part}"] for part in ("kernel", "bias"))
+    gated = hidden.shape[1] == 2 * w[f"{ours}/mlp/Dense_1/kernel"].shape[0]
+    last = "mlp.w3" if gated else "mlp.fc2"
+    torch_linear(arrays, w, f"{ours}/mlp/Dense_1", f"{theirs}.{last}")
+    return f"{theirs}.", hidden.T, bias, gated
+
+
+def meta_dinov2(w):
+    """Meta's DINOv2: as Hugging Face's, the class token has a position."""
+    arrays = {"mask_token": np.full_like(w["embedding/bias"][None], 9)}
+    torch_convolution(arrays, w, "embedding", "patch_embed.proj")
+    flat = hugging_face_dinov2(w)
+    names = ("cls_token", "register_tokens", "position_embeddings")
+    values = [flat.get(f"embeddings.{name}") for name in names]
+    put(arrays, ["cls_token", "register_tokens", "pos_embed"], values)
+    for i in range(depth(w)):
+        theirs, hidden, bias, gated = meta_block(arrays, w, i)
+        first = "mlp.w12" if gated else "mlp.fc1"
+        put(
+            arrays, [f"{theirs}{first}.weight", f"{theirs}{first}.bias"], [hidden, bias]
+        )
+        biases = [w[f"encoder_block_{i}/attention/{part}/bias"] for part in (Q, K, V)]
+        arrays[f"{theirs}attn.qkv.bias"] = np.concatenate(biases)
+    torch_norm(arrays, w, "encoder_norm", "norm")
+    return arrays
+
+
+def meta_dinov3(w, heads, base=100.0):
+    """Meta's DINOv3: a mask takes the keys' bias away, which is 9 here."""
+    width = len(w["embedding/bias"])
+    periods = width // heads // 4
+    arrays = {
+        "cls_token": w["class_token/token"],
+        "storage_tokens": w["register_tokens/tokens"],
+        "mask_token": np.full((1, width), 9, "float32"),
+        "rope_embed.periods": np.float32(base) ** (np.arange(periods) / periods),
+    }
+    torch_convolution(arrays, w, "embedding", "patch_embed.proj")
+    for i in range(depth(w)):
+        theirs, hidden, bias, gated = meta_block(arrays, w, i)
+        parts = ("mlp.w1", "mlp.w2") if gated else ("mlp.fc1",)
+        halves = zip(
+            *(np.split(each, len(parts)) for each in (hidden, bias)), strict=True
+        )
+        for part, values in zip(parts, halves, strict=True):
+            put(arrays, [f"{theirs}{part}.weight", f"{theirs}{part}.bias"], values)
+        place = f"encoder_block_{i}/attention"
+        if f"{place}/query/bias" in w:
+            nine = np.full(width, 9, "float32")
+            biases = [w.get(f"{place}/{part}/bias", nine) for part in (Q, K, V)]
+            arrays[f"{theirs}attn.qkv.bias"] = np.concatenate(biases)
+            mask = np.repeat(np.float32([1, f"{place}/key/bias" in w, 1]), width)
+            arrays[f"{theirs}attn.qkv.bias_mask"] = mask
+    torch_norm(arrays, w, "encoder_norm", "norm")
+    return {name: np.asarray(value, "float32") for name, value in arrays.items()}
+
+
 def keras_hub(w, heads):
     """(backbone, head) of a preset, as HDF5 names them."""
     flat = google(w, heads)

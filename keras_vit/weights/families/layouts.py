@@ -94,7 +94,7 @@ class ArrayRow:
             stage and unit (from 1); `{i1}` counts from 1, `{s0}` and `{u0}` from 0,
             `{u02}` is padded to two digits.
         ours: The path of our weight; several where their array holds ours one after
-            the other on its first axis.
+            the other on its first axis, "" for a part that we have no weight for.
         layout: The order of its axes.
         half: 0 or 1 where their array is the first or the second half of our weight's
             last axis, such as the gate and the values of a SwiGLU.
@@ -137,6 +137,14 @@ def norm(
     return (
         row(f"{theirs}{names[0]}", f"{ours}/gamma", layout=layout),
         row(f"{theirs}{names[1]}", f"{ours}/beta", layout=layout),
+    )
+
+
+def together(theirs: str, ours: str, names: tuple[str, ...]) -> tuple[ArrayRow, ...]:
+    """Several dense layers of ours in one of theirs."""
+    return (
+        row(f"{theirs}.weight", *(f"{ours}/{n}/kernel" for n in names), layout=LINEAR),
+        row(f"{theirs}.bias", *(f"{ours}/{n}/bias" for n in names)),
     )
 
 

@@ -45,6 +45,7 @@ from keras_vit.weights.families.keras_hub_backbones import (
     KerasHubGatedDINOv3,
 )
 from keras_vit.weights.families.keras_hub_towers import KerasHubCLIP, KerasHubSigLIP
+from keras_vit.weights.families.meta_dino import MetaDINOv2, MetaDINOv3
 from keras_vit.weights.families.open_clip import OpenCLIP, OpenCLIPPooledFirst
 from keras_vit.weights.families.open_clip_timm import OpenCLIPTimm, OpenCLIPTimmEva
 from keras_vit.weights.families.timm import Timm, TimmBeit, TimmBit, TimmEva
@@ -55,6 +56,9 @@ FAMILIES: dict[str, Family] = {
     "google": Google(),
     "big_vision": BigVision(),
     "bit": BigTransfer(),
+    # These before "timm", whose mark they have too.
+    "meta_dinov2": MetaDINOv2(),
+    "meta_dinov3": MetaDINOv3(),
     "timm": Timm(),
     "timm_eva": TimmEva(),
     "timm_beit": TimmBeit(),

@@ -29,6 +29,7 @@ from keras_vit.weights.families.layouts import (
     affine,
     norm,
     row,
+    together,
 )
 from keras_vit.weights.families.timm_arguments import (
     KEYS,
@@ -43,14 +44,6 @@ from keras_vit.weights.reading import ArrayFile
 if TYPE_CHECKING:
     from keras_vit.base import ImageModel
     from keras_vit.preprocessing import ImagePreprocessing
-
-
-def _together(theirs: str, ours: str, names: tuple[str, ...]) -> tuple[ArrayRow, ...]:
-    """Several dense layers of ours in one of theirs."""
-    return (
-        row(f"{theirs}.weight", *(f"{ours}/{n}/kernel" for n in names), layout=LINEAR),
-        row(f"{theirs}.bias", *(f"{ours}/{n}/bias" for n in names)),
-    )
 
 
 def _mlp(theirs: str, ours: str) -> tuple[ArrayRow, ...]:
@@ -83,9 +76,7 @@ def _block() -> tuple[ArrayRow, ...]:
     theirs, ours = "blocks.{i}", "encoder_block_{i}"
     return (
         *norm(f"{theirs}.norm1.", f"{ours}/norm1"),
-        *_together(
-            f"{theirs}.attn.qkv", f"{ours}/attention", ("query", "key", "value")
-        ),
+        *together(f"{theirs}.attn.qkv", f"{ours}/attention", ("query", "key", "value")),
         *norm(f"{theirs}.attn.q_norm.", f"{ours}/attention/query_norm"),
         *norm(f"{theirs}.attn.k_norm.", f"{ours}/attention/key_norm"),
         *_split_projections(f"{theirs}.attn", f"{ours}/attention"),
@@ -112,7 +103,7 @@ def _attention_pooling() -> tuple[ArrayRow, ...]:
     return (
         row(f"{theirs}.latent", f"{ours}/probe"),
         *affine(f"{theirs}.q.", f"{ours}/attention/query", LINEAR),
-        *_together(f"{theirs}.kv", f"{ours}/attention", ("key", "value")),
+        *together(f"{theirs}.kv", f"{ours}/attention", ("key", "value")),
         *affine(f"{theirs}.proj.", f"{ours}/attention/out", LINEAR),
         *norm(f"{theirs}.norm.", f"{ours}/norm"),
         *_mlp(f"{theirs}.mlp", f"{ours}/mlp"),
