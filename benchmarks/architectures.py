@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 
 from benchmarks.narrow_copies import Opened
 from benchmarks.narrow_keras_hub import KERAS_HUB, compare_keras_hub
+from benchmarks.narrow_meta import META, compare_meta
 from benchmarks.narrow_open_clip import OPEN_CLIP, compare_open_clip
 from benchmarks.narrow_timm import compare_timm, timm_names
 from benchmarks.narrow_transformers import TRANSFORMERS, compare_transformers
@@ -32,6 +33,7 @@ def rows(folder: pathlib.Path) -> Iterator[Opened]:
     todo += [functools.partial(compare_transformers, case) for case in TRANSFORMERS]
     todo += [functools.partial(compare_keras_hub, case) for case in KERAS_HUB]
     todo += [functools.partial(compare_open_clip, case) for case in OPEN_CLIP]
+    todo += [functools.partial(compare_meta, case) for case in META]
     for number, compare in enumerate(todo):
         place = folder / str(number)
         place.mkdir()

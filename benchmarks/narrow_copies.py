@@ -29,7 +29,8 @@ class Opened:
     """What became of one architecture.
 
     Args:
-        library: `"timm"`, `"transformers"`, `"keras_hub"` or `"open_clip"`.
+        library: `"timm"`, `"transformers"`, `"keras_hub"`, `"open_clip"` or
+            `"meta"`.
         name: The architecture, or the model and its variant.
         example: Published weights of it, as `open_model` takes them.
         refused: The reason; "" where it opens.

@@ -66,8 +66,17 @@ class Meta:
 
 
 # timm's hidden width counts both halves.
-_GIANT = {"hidden": 344, "gated": True, "options": {"mlp_ratio": 2 * 344 / 128}}
-_ROTATES = {"heads": 3, "head_width": 16, "hidden": 192, "registers": 4}
+_GIANT: dict[str, JSON] = {
+    "hidden": 344,
+    "gated": True,
+    "options": {"mlp_ratio": 2 * 344 / 128},
+}
+_ROTATES: dict[str, JSON] = {
+    "heads": 3,
+    "head_width": 16,
+    "hidden": 192,
+    "registers": 4,
+}
 META = (
     Meta("DINOv2", "dinov2_vitb14_pretrain.pth", "vit_small_patch14_dinov2"),
     Meta(

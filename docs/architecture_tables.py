@@ -12,6 +12,7 @@ TITLES = {
     "transformers": "Hugging Face transformers",
     "keras_hub": "keras-hub",
     "open_clip": "OpenCLIP",
+    "meta": "Meta's own files of DINOv2 and DINOv3",
 }
 HEADER = ["architecture", "differs by", "written back"]
 REFUSED = ["architecture", "why it is refused"]

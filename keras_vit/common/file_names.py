@@ -17,7 +17,10 @@ MISCLASSIFIED, RECONSTRUCTIONS = "misclassified.png", "reconstructions.png"
 LOCK = ".lock"
 
 # Of files that hold a model, or its weights.
-MODEL_SUFFIXES = (".keras", ".npz", ".safetensors", ".h5", ".hdf5", ".json")
+MODEL_SUFFIXES = (
+    *(".keras", ".npz", ".safetensors", ".h5", ".hdf5", ".json"),
+    *(".pth", ".pt", ".bin"),
+)
 
 # A version's folder. Of assets.extra, TensorFlow Serving reads the warm-up requests.
 SAVED_MODEL = "saved_model.pb"

@@ -1,4 +1,4 @@
-"""Checkpoints of Google, timm, Hugging Face and keras-hub: read, resampled, written."""
+"""Checkpoints of Google, timm, Hugging Face and others: read, resampled, written."""
 
 from typing import TYPE_CHECKING
 

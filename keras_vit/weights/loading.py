@@ -48,8 +48,9 @@ def load_checkpoint(
 
     Args:
         model: A `VisionTransformer`, or a `ResNet` for BiT.
-        path: An `.npz`, `.safetensors` or `.weights.h5` file, a folder of Hugging Face,
-            timm or keras-hub, or `"hf://owner/name"`.
+        path: An `.npz`, `.safetensors` or `.weights.h5` file, a state dict of PyTorch
+            (`.pth`, `.bin`), a folder of Hugging Face, timm or keras-hub, or
+            `"hf://owner/name"`.
         classifier: `"load"` the file's classifier; or leave it out and `"keep"` the
             model's, or `"reset"` the model's to its initial values; or `"drop"` it, the
             model having none.

@@ -171,7 +171,7 @@ def _question(name: str | None, known: Iterable[str]) -> str:
 
 
 # Of a repository: what `open_arrays` reads, as timm, transformers and keras-hub name
-# it. Others may lie beside, such as pickles with the same weights.
+# it. Others may lie beside, with the same weights in another format.
 HUB_FILES = (
     "*.json",
     "model.safetensors",
@@ -179,8 +179,15 @@ HUB_FILES = (
     "model.weights.h5",
     "task.weights.h5",
 )
-# Where there is none of these: OpenCLIP's file, and transformers 4's of TensorFlow.
-OTHER_HUB_FILES = ("open_clip_model.safetensors", "tf_model.h5")
+# Where there is none of these: OpenCLIP's file, those of PyTorch and their shards, and
+# transformers 4's of TensorFlow.
+OTHER_HUB_FILES = (
+    "open_clip_model.safetensors",
+    "pytorch_model.bin",
+    "pytorch_model-*.bin",
+    "open_clip_pytorch_model.bin",
+    "tf_model.h5",
+)
 OURS = "model.keras"
 SCHEMES = ("hf://", "https://", "http://")  # of what is downloaded
 TIMEOUT = 30  # seconds without a byte
@@ -329,13 +336,13 @@ def _fetch_from_hub(source: str) -> pathlib.Path:
     others = [["*.json", name] for name in OTHER_HUB_FILES]
     for wanted in [[file, "*.json"]] if file else [list(HUB_FILES), *others]:
         path = pathlib.Path(_snapshot(source, repository, revision, wanted), file or "")
-        weights = [path] if file else [*path.glob("*.safetensors"), *path.glob("*.h5")]
-        if any(found.exists() for found in weights):
+        suffixes = {".safetensors", ".h5", ".bin"}
+        if path.is_file() if file else suffixes & {f.suffix for f in path.iterdir()}:
             return path
     known = [file] if file else [*HUB_FILES[1:], *OTHER_HUB_FILES]
     raise WeightsFileError(
         f"`weights` must be a repository with one of {', '.join(known)}. Received: "
-        f"{source}, which may have its weights in pickles only; they are not opened"
+        f"{source}, which may have its weights under other names; add /NAME of a file"
     )
 
 

@@ -289,7 +289,13 @@ def test_a_row_of_the_hub_is_fetched_from_there(hub, published, tmp_path):
     assert fetch(row) == tmp_path
 
 
-@pytest.mark.parametrize("name", ["open_clip_model.safetensors", "tf_model.h5"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("open_clip_model.safetensors", "tf_model.h5"),
+        *("pytorch_model.bin", "open_clip_pytorch_model.bin"),
+    ],
+)
 def test_files_of_rarer_names_are_asked_for_where_there_are_no_others(
     name, hub, tmp_path, monkeypatch
 ):
@@ -306,11 +312,11 @@ def test_files_of_rarer_names_are_asked_for_where_there_are_no_others(
     assert (tmp_path / name).exists()
 
 
-def test_a_repository_with_pickles_only_is_reported(hub, tmp_path):
+def test_a_repository_without_weights_is_reported(hub, tmp_path):
     (tmp_path / "model.safetensors").unlink()
-    with pytest.raises(WeightsFileError, match="hf://me/mine, .* pickles only"):
+    with pytest.raises(WeightsFileError, match="hf://me/mine, .* under other names"):
         fetch("hf://me/mine")
-    with pytest.raises(WeightsFileError, match="pickles only"):
+    with pytest.raises(WeightsFileError, match="under other names"):
         fetch("hf://me/mine/other.npz")
 
 
