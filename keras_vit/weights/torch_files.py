@@ -35,7 +35,7 @@ PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 BEFORE_RELEASE_1_6 = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 # Bytes of a pickle that are followed; in Python's objects it may be 100 times as large.
 # Each tensor takes about 200.
-LARGEST_PICKLE = 2**21
+LARGEST_PICKLE = 2**20
 LARGEST_LENGTH = 2**63
 # The types of storages that NumPy and ml_dtypes have.
 STORAGES = {

@@ -43,6 +43,8 @@ keras_vit/pixel_range.py | low >= 0 and high <= 1 and | low >= 0 and high < 1 an
 keras_vit/resnet.py | strides=2 if stage > 1 and unit == 1 | strides=2 if stage > 2 and unit == 1 | keras_vit/test_resnet.py
 keras_vit/weights/resampling.py | + 0.5) * old / new - 0.5 | + 0.5) * old / new - 0.4 | keras_vit/weights
 keras_vit/weights/reading.py | * dtype.itemsize != member.file_size | * dtype.itemsize > member.file_size | keras_vit/weights
+keras_vit/weights/torch_files.py | last >= storage.length | last > storage.length | keras_vit/weights/test_torch_files.py
+keras_vit/weights/families/meta_dino.py | LINEAR, half=1) | LINEAR, half=0) | keras_vit/weights/test_meta_dino.py
 keras_vit/weights/families/hugging_face_images.py | if config["do_rescale"] else 1 | if not config["do_rescale"] else 1 | keras_vit/weights
 keras_vit/weights/families/keras_hub.py | "mean": one_or_all([-offset / scale | "mean": one_or_all([offset / scale | keras_vit/weights
 keras_vit/layers/rotary.py | period = 2 * math.pi if | period = 2 * math.pi * 1.01 if | keras_vit/test_rotary.py

@@ -14,6 +14,7 @@ import zlib
 import h5py
 import numpy as np
 import pytest
+import torch_archives
 
 from keras_vit.errors import WeightsFileError
 from keras_vit.weights import reading
@@ -125,6 +126,11 @@ def chunks_never_written(folder):
     return folder / "a.h5"
 
 
+def many_dictionaries(folder):
+    """A pickle of a million of them, of a byte each."""
+    return torch_archives.write_archive(folder / "a.pth", b"}" * (2**20 - 3), {})
+
+
 def lists():
     """30 million of them: 90 MB, which take 1.7 GB once they are parsed."""
     return b"[]," * 30_000_000 + b"[]"
@@ -164,6 +170,7 @@ def large_index(folder):
         (header_of_spaces, "a.npy has a header of 1,610,612,"),
         (lzma_dictionary, "compressed in an unknown way"),
         (chunks_never_written, "/a has 0 bytes"),
+        (many_dictionaries, "too many values"),
         pytest.param(large_header, "more JSON than", marks=pytest.mark.slow),
         pytest.param(large_config, "more JSON than", marks=pytest.mark.slow),
         (nested_config, "RecursionError"),

@@ -8,12 +8,14 @@ import random
 import struct
 import zipfile
 
+import foreign_files
 import ml_dtypes
 import numpy as np
 import pytest
 import torch_archives as archives
 from torch_archives import number, numbers, storage, tensor, text, write_archive
 
+import keras_vit
 from keras_vit.errors import WeightsFileError
 from keras_vit.weights import torch_files
 from keras_vit.weights.reading import open_arrays
@@ -342,8 +344,8 @@ def test_lists_in_lists_do_not_overflow_the_stack(tmp_path):
 
 
 def test_a_long_pickle_is_refused(tmp_path):
-    value = b"N0" * 2**20 + b"N"
-    with pytest.raises(WeightsFileError, match=r"data\.pkl has more than 2,097,152"):
+    value = b"N0" * 2**19 + b"N"
+    with pytest.raises(WeightsFileError, match=r"data\.pkl has more than 1,048,576"):
         open_arrays(write_archive(tmp_path / "a.pth", value, {}))
 
 
@@ -450,6 +452,16 @@ def test_a_bare_pickle_says_what_to_do(tmp_path):
     (tmp_path / "a.pth").write_bytes(pickle.dumps({}, 2))
     with pytest.raises(WeightsFileError, match=r"torch\.save\(model\.state_dict\(\)"):
         open_arrays(tmp_path / "a.pth")
+
+
+@pytest.mark.parametrize("write", [foreign_files.hugging_face, foreign_files.timm])
+def test_another_projects_folder_opens_as_with_safetensors(write, tiny_vit, tmp_path):
+    source = tiny_vit(gelu="exact")
+    path = write(source, tmp_path)
+    arrays = {name: np.array(array) for name, array in read(path).items()}
+    path.unlink()
+    archives.write_state_dict(tmp_path / "pytorch_model.bin", arrays)
+    foreign_files.check_same_weights(keras_vit.open_model(tmp_path), source)
 
 
 @pytest.mark.parametrize(
