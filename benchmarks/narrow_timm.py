@@ -33,8 +33,6 @@ def _timm_model(name: str) -> Model:
     import timm
 
     own = json.loads(TABLE.read_text("utf-8"))["architectures"][name]
-    if own["class"] == "NaFlexVit":  # its widths are not in the table
-        return timm.create_model(name, num_classes=CLASSES, depth=1)
     heads = own.get("num_heads", 12)
     arguments: dict[str, JSON] = {
         "embed_dim": HEAD_WIDTH * heads,
@@ -47,11 +45,23 @@ def _timm_model(name: str) -> Model:
         "Sequential",
     ):
         del arguments["embed_dim"]  # its stem's
-    if "embed_layer" not in own:
+    if own["class"] == "NaFlexVit":
+        arguments["pos_embed_grid_size"] = (GRID, GRID + 1)
+    elif "embed_layer" not in own:
         arguments["img_size"] = GRID * own.get("patch_size", 16)
     if isinstance(own.get("num_kv_heads"), list):
         arguments["num_kv_heads"] = [heads] * 2
     return timm.create_model(name, **arguments)
+
+
+def _image_size(model: Model) -> tuple[int, int]:
+    """(H, W) of the images that a model is compared with."""
+    if hasattr(model, "embeds"):
+        height, width = model.embeds.pos_embed_grid_size
+        side = model.embeds.patch_size[0]
+        return height * side, width * side
+    height, width = getattr(model.patch_embed, "img_size", None) or (224, 224)
+    return height, width
 
 
 def write_timm(model: Model, folder: pathlib.Path, dtype: str) -> None:
@@ -79,8 +89,7 @@ def compare_timm(name: str, folder: pathlib.Path) -> Opened:
 
     result = Opened("timm", name, f"hf://timm/{name}.TAG")
     model = randomize(_timm_model(name))
-    embed = getattr(model, "patch_embed", None)
-    size = tuple(getattr(embed, "img_size", None) or (224, 224))
+    size = _image_size(model)
 
     def outputs(model: Model, pixels: Array) -> Array:
         with torch.no_grad():

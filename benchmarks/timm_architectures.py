@@ -8,6 +8,7 @@ so nothing is built. Needs `pip install -e ".[parity]"`.
 
 from benchmarks import torch_libraries  # noqa: F401  isort: skip
 
+import dataclasses
 import functools
 import importlib
 import json
@@ -72,6 +73,7 @@ def _arguments(architecture: str) -> dict[str, JSON]:
         timm.models.model_entrypoint(architecture)()
     except _Called as call:
         cls, arguments = call.args
+    arguments |= _changed(arguments.pop("cfg", None))
     return {
         "class": _described(cls),
         **{
@@ -79,6 +81,15 @@ def _arguments(architecture: str) -> dict[str, JSON]:
             for name, value in sorted(arguments.items())
             if name not in _OF_THE_BUILDER
         },
+    }
+
+
+def _changed(cfg: JSON) -> dict[str, JSON]:
+    """Fields of `NaFlexVitCfg`, which its class takes as arguments too."""
+    return {
+        field.name: getattr(cfg, field.name)
+        for field in (dataclasses.fields(cfg) if cfg else ())
+        if getattr(cfg, field.name) != field.default
     }
 
 

@@ -85,6 +85,18 @@ FLAT_CHANNELS = Layout(
 )
 
 
+def of_grid(height: int = 0, width: int = 0) -> Layout:
+    """Positions [1, H, W, D] of a grid, which only writing needs to know."""
+
+    def read(array: Array) -> Array:
+        one, rows, columns, dim = array.shape
+        return array.reshape(one, rows * columns, dim)
+
+    return Layout(
+        read, lambda array, heads: array.reshape(1, height, width, array.shape[2])
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class ArrayRow:
     """One array of a family, or one for each block, stage and unit.

@@ -48,7 +48,9 @@ from keras_vit.weights.families.keras_hub_towers import KerasHubCLIP, KerasHubSi
 from keras_vit.weights.families.meta_dino import MetaDINOv2, MetaDINOv3
 from keras_vit.weights.families.open_clip import OpenCLIP, OpenCLIPPooledFirst
 from keras_vit.weights.families.open_clip_timm import OpenCLIPTimm, OpenCLIPTimmEva
-from keras_vit.weights.families.timm import Timm, TimmBeit, TimmBit, TimmEva
+from keras_vit.weights.families.timm import Timm, TimmBeit, TimmEva
+from keras_vit.weights.families.timm_bit import TimmBit
+from keras_vit.weights.families.timm_naflex import TimmNaFlex
 from keras_vit.weights.families.vit_keras import ViTKeras, ViTKerasVariables
 
 # By what reports and `published.tsv` call them.
@@ -62,6 +64,7 @@ FAMILIES: dict[str, Family] = {
     "timm": Timm(),
     "timm_eva": TimmEva(),
     "timm_beit": TimmBeit(),
+    "timm_naflex": TimmNaFlex(),
     "timm_bit": TimmBit(),
     "hugging_face_clip": HuggingFaceCLIP(),
     "hugging_face_siglip": HuggingFaceSigLIP(),

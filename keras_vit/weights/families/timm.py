@@ -1,8 +1,8 @@
-"""timm's checkpoints, as its state dicts name the arrays of its ViTs and ResNets.
+"""timm's checkpoints, as its state dicts name the arrays of its ViTs.
 
 Source: huggingface/pytorch-image-models, models/vision_transformer.py, deit.py, eva.py,
-beit.py, vision_transformer_hybrid.py, resnetv2.py. What its classes' arguments mean is
-in `timm_arguments`.
+beit.py, vision_transformer_hybrid.py. What its classes' arguments mean is in
+`timm_arguments`; NaFlexVit is in `timm_naflex`, BiT in `timm_bit`.
 """
 
 import re
@@ -24,7 +24,6 @@ from keras_vit.weights.families.family import (
 from keras_vit.weights.families.layouts import (
     CONVOLUTION,
     LINEAR,
-    LINEAR_CONVOLUTION,
     ArrayRow,
     affine,
     norm,
@@ -32,11 +31,12 @@ from keras_vit.weights.families.layouts import (
     together,
 )
 from keras_vit.weights.families.timm_arguments import (
+    ACTIVATIONS,
     KEYS,
     architecture_of,
     architectures,
+    arguments_of,
     options_of_architectures,
-    parts_of,
     stated,
 )
 from keras_vit.weights.reading import ArrayFile
@@ -134,6 +134,16 @@ def _hybrid_stem() -> tuple[ArrayRow, ...]:
     return tuple(rows)
 
 
+# What follows patches, other tokens and positions.
+ENCODER = (
+    row("rope.freqs", "rotary/frequencies"),
+    *norm("norm_pre.", "embedding_norm"),
+    *_block(),
+    *norm("norm.", "encoder_norm"),
+    *norm("fc_norm.", "fc_norm"),
+    *_attention_pooling(),
+    *affine("head.", "head", LINEAR),
+)
 TIMM = (
     *affine("patch_embed.proj.", "embedding", CONVOLUTION),
     *norm("patch_embed.norm.", "patch_norm"),
@@ -142,36 +152,10 @@ TIMM = (
     # DeiT's distillation token is a register with a classifier of its own.
     row("dist_token", "register_tokens/tokens"),
     row("pos_embed", "position_embedding/embedding"),
-    row("rope.freqs", "rotary/frequencies"),
-    *norm("norm_pre.", "embedding_norm"),
-    *_block(),
-    *norm("norm.", "encoder_norm"),
-    *norm("fc_norm.", "fc_norm"),
-    *_attention_pooling(),
-    *affine("head.", "head", LINEAR),
+    *ENCODER,
     *affine("head_dist.", "head_dist", LINEAR),
     *_hybrid_stem(),
 )
-
-
-def _bit() -> tuple[ArrayRow, ...]:
-    theirs, ours = "stages.{s0}.blocks.{u0}", "stage{s}_unit{u}"
-    rows = [
-        row("stem.conv.weight", "stem_conv/kernel", layout=CONVOLUTION),
-        *norm("norm.", "final_norm"),
-        *affine("head.fc.", "head", LINEAR_CONVOLUTION),
-    ]
-    rows.extend(
-        row(f"{theirs}.{conv}.weight", f"{ours}/{conv}/kernel", layout=CONVOLUTION)
-        for conv in ("conv1", "conv2", "conv3")
-    )
-    for part in ("norm1", "norm2", "norm3"):
-        rows += norm(f"{theirs}.{part}.", f"{ours}/{part}")
-    downsample = f"{theirs}.downsample.conv.weight"
-    return (*rows, row(downsample, f"{ours}/conv_proj/kernel", layout=CONVOLUTION))
-
-
-TIMM_BIT = _bit()
 
 
 # Names that the arrays of `VisionTransformer` do not have.
@@ -181,25 +165,11 @@ _UNSHOWN = ("norm_epsilon", "rotary")
 # Options that a checkpoint may have changed in an architecture.
 _ADAPTED = ("classes", "channels", "patch_size")
 _POOLINGS = {"token": "token", "avg": "avg", "map": "map", "": None}
-_GELUS = {
-    "tanh": "gelu_tanh",
-    "exact": "gelu",
-    "quick": "quick_gelu",
-    "silu": "silu",
-}
 _HYBRIDS = {
     (): "vit_tiny_r_s16_p8_224",
     (2, 2, 2, 2): "vit_small_r26_s32_224",
     (3, 4, 9): "vit_base_r50_s16_224",
     (3, 4, 6, 3): "vit_large_r50_s32_224",
-}
-_RESNETS = {
-    ((3, 4, 6, 3), 1): "resnetv2_50x1_bit",
-    ((3, 4, 6, 3), 3): "resnetv2_50x3_bit",
-    ((3, 4, 23, 3), 1): "resnetv2_101x1_bit",
-    ((3, 4, 23, 3), 3): "resnetv2_101x3_bit",
-    ((3, 8, 36, 3), 2): "resnetv2_152x2_bit",
-    ((3, 8, 36, 3), 4): "resnetv2_152x4_bit",
 }
 _INTERPOLATIONS = {
     "nearest": "nearest",
@@ -223,7 +193,7 @@ def _class_of(architecture: str) -> str | None:
     return architectures().get(architecture, {}).get("class")
 
 
-class _TimmFamily(WritableFamily):
+class TimmFamily(WritableFamily):
     """Arrays beside a `config.json`; its `pretrained_cfg` has the preprocessing.
 
     Attributes:
@@ -260,9 +230,7 @@ class _TimmFamily(WritableFamily):
         """`global_pool`; attention pooling of `Eva` reads all tokens."""
         if not file.config:
             return None, False
-        arguments: dict[str, JSON] = {}
-        for _, part in reversed(parts_of(file.config)):
-            arguments |= part
+        arguments = arguments_of(file.config)
         kind = architectures()[architecture_of(file.config) or ""]["class"]
         usual = KEYS[kind]["global_pool"].default
         name = arguments.get("global_pool", usual)
@@ -308,7 +276,7 @@ class _TimmFamily(WritableFamily):
         """What Pillow does not compute."""
         return lost_to_pillow(layer, "timm")
 
-    def _document(
+    def document(
         self,
         model: "ImageModel",
         architecture: str,
@@ -349,7 +317,7 @@ def _are_shown(options: Mapping[str, JSON], shown: Mapping[str, JSON]) -> bool:
     return True
 
 
-class Timm(_TimmFamily):
+class Timm(TimmFamily):
     """timm's `VisionTransformer`, with or without a hybrid's stem."""
 
     title = "timm ViT"
@@ -398,13 +366,13 @@ class Timm(_TimmFamily):
         """
         if file.config:
             return self.assumed
-        others = any(_OF_EVA.search(name) for name in file.arrays)
+        kinds = self.kinds(file)
         alike = [
             options
             for kind, options in options_of_architectures()
-            if (not others or kind in ("Eva", "Beit")) and _are_shown(options, shown)
+            if kind in kinds and _are_shown(options, shown)
         ]
-        if not alike and not others:
+        if not alike and "VisionTransformer" in kinds:
             return super().guessed(file, shown)
         shared = {
             name: value
@@ -420,6 +388,11 @@ class Timm(_TimmFamily):
             )
         return {**self.assumed, **shared}
 
+    def kinds(self, file: ArrayFile) -> tuple[str, ...]:
+        """Classes whose models have such arrays."""
+        others = any(_OF_EVA.search(name) for name in file.arrays)
+        return ("Eva", "Beit") if others else (*Timm.classes, "Eva", "Beit")
+
     def image_size(self, file: ArrayFile) -> JSON:
         """`img_size` of `model_args`, or the size that the weights were trained on."""
         size = file.config.get("model_args", {}).get("img_size")
@@ -432,7 +405,7 @@ class Timm(_TimmFamily):
 
     def refusals(self, model: "ImageModel") -> list[str]:
         """What no argument of timm's class makes."""
-        found = _refused_pooling(model)
+        found = self.refused_pooling(model)
         if model.resnet_blocks is not None and model.resnet_blocks not in _HYBRIDS:
             found.append(f"timm has no hybrid with resnet_blocks={model.resnet_blocks}")
         if model.representation_size is not None:
@@ -440,16 +413,21 @@ class Timm(_TimmFamily):
         if model.embedding_bias == model.embedding_norm:
             found.append("embedding_bias must be the opposite of embedding_norm")
         mapped = model.pooling == "map"
-        if mapped and model.class_token and model.register_tokens:
-            found.append(
-                "pooling='map' must have no class token beside register tokens"
-            )
         if model.swiglu and (mapped or model.resnet_blocks is not None):
             found.append(
                 "swiglu must be False in a hybrid, and where pooling='map'",
             )
         if model.distilled and model.register_tokens != 1:
             found.append("register_tokens must be 1 where distilled=True")
+        return found
+
+    def refused_pooling(self, model: "ImageModel") -> list[str]:
+        """Attention pooling is of all tokens or of the patches alone."""
+        found = _refused_pooling(model)
+        if model.pooling == "map" and model.class_token and model.register_tokens:
+            found.append(
+                "pooling='map' must have no class token beside register tokens"
+            )
         return found
 
     def written_rows(self, model: "ImageModel") -> tuple[ArrayRow, ...]:
@@ -472,7 +450,7 @@ class Timm(_TimmFamily):
         if model.resnet_blocks is not None:
             first = self.file_name("patch_embed.backbone.stem.conv", model)
         architecture, arguments = _architecture(model)
-        return self._document(
+        return self.document(
             model,
             architecture,
             arguments,
@@ -499,18 +477,23 @@ class TimmEva(Timm):
 
     def refusals(self, model: "ImageModel") -> list[str]:
         """What no argument of the class makes."""
-        found = _refused_pooling(model)
+        found = self.refused_pooling(model)
         if model.resnet_blocks is not None or model.representation_size is not None:
             found.append("resnet_blocks and representation_size must be None")
         if model.embedding_bias == model.embedding_norm:
             found.append("embedding_bias must be the opposite of embedding_norm")
+        return found
+
+    def refused_pooling(self, model: "ImageModel") -> list[str]:
+        """Attention pooling of the class is of all tokens."""
+        found = _refused_pooling(model)
         if model.pooling == "map" and model.register_tokens:
             found.append("pooling='map' must have no register tokens")
         return found
 
     def documents(self, model: "ImageModel") -> dict[str, JSON]:
         """`config.json`; the architecture alone states the epsilon."""
-        return self._document(
+        return self.document(
             model,
             "vit_base_patch16_dinov3"
             if model.norm_epsilon == 1e-5
@@ -547,7 +530,7 @@ class TimmBeit(Timm):
 
     def documents(self, model: "ImageModel") -> dict[str, JSON]:
         """`config.json`."""
-        return self._document(
+        return self.document(
             model,
             "beit_base_patch16_224",
             {**written(KEYS["Beit"], model), "img_size": list(model.image_size)},
@@ -568,37 +551,6 @@ def _without(rows: tuple[ArrayRow, ...], others: list[str]) -> tuple[ArrayRow, .
     """The rows whose names contain none of these patterns."""
     pattern = re.compile("|".join(others))
     return tuple(row for row in rows if not pattern.search(row.theirs))
-
-
-class TimmBit(_TimmFamily):
-    """timm's `ResNetV2` with the weights of Big Transfer."""
-
-    title = "timm BiT ResNet"
-    mark = "stages.0.blocks.0.conv1.weight"
-    rows = TIMM_BIT
-    model = "resnet"
-    classes = ("ResNetV2",)
-    hybrid_note = Timm.hybrid_note
-    holds = frozenset(("blocks", "width_factor"))
-
-    def refusals(self, model: "ImageModel") -> list[str]:
-        """timm has the published sizes."""
-        if (model.blocks, model.width_factor) in _RESNETS:
-            return []
-        sizes = f"blocks={model.blocks}, width_factor={model.width_factor}"
-        return [f"timm has no BiT with {sizes}"]
-
-    def documents(self, model: "ImageModel") -> dict[str, JSON]:
-        """`config.json`."""
-        pooling = {ours: theirs for theirs, ours in _POOLINGS.items()}[model.pooling]
-        return self._document(
-            model,
-            _RESNETS[model.blocks, model.width_factor],
-            {"global_pool": pooling},
-            fixed_input_size=False,
-            first_conv="stem.conv",
-            classifier="head.fc",
-        )
 
 
 def _architecture(model: "ImageModel") -> tuple[str, dict[str, JSON]]:
@@ -632,7 +584,7 @@ def _architecture(model: "ImageModel") -> tuple[str, dict[str, JSON]]:
         **{
             name: getattr(model, name) for name in ("qk_norm", "class_token", "fc_norm")
         },
-        "act_layer": _GELUS[model.gelu],
+        "act_layer": ACTIVATIONS.theirs(model.gelu),
     }
     if model.distilled:
         del arguments["reg_tokens"]

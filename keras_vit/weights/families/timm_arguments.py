@@ -5,7 +5,7 @@ architecture are in timm's code alone; `timm_architectures.json` has them, writt
 `python -m benchmarks.timm_architectures`.
 
 Source: huggingface/pytorch-image-models, models/vision_transformer.py, deit.py, eva.py,
-beit.py, vision_transformer_hybrid.py, resnetv2.py.
+beit.py, vision_transformer_hybrid.py, naflexvit.py, resnetv2.py.
 """
 
 import contextlib
@@ -93,6 +93,12 @@ def _activation(value: JSON, config: Config) -> JSON:
     return UNSAID
 
 
+# timm's names of our `gelu`.
+ACTIVATIONS = OneOf(
+    {"gelu": "exact", "gelu_tanh": "tanh", "quick_gelu": "quick", "silu": "silu"}
+)
+
+
 def _mlp_dim(ratio: JSON, config: Config) -> int:
     """Width of the hidden layer; of a packed GLU the argument counts both halves."""
     hidden = int(config["embed_dim"] * ratio)
@@ -115,6 +121,11 @@ def _positions(value: JSON, config: Config) -> JSON:
 
 
 _learned = OneOf({True: "learned_1d", False: "none"})
+
+
+def _norm_before(value: JSON, config: Config) -> dict[str, JSON]:
+    """A norm before the blocks; the embedding has no bias then."""
+    return {"embedding_norm": value, "embedding_bias": not value}
 
 
 def _norms_at_end(fc_norm: JSON, config: Config) -> dict[str, JSON]:
@@ -142,11 +153,17 @@ _AXES = OneOf({"ij": "yx", "xy": "xy"})
 
 
 def _rotary(value: JSON, config: Config) -> dict[str, JSON]:
-    if not value:
+    kind = _ROTARY(config["rope_type"], config) if value else None
+    return _rotary_options(kind, config.get("ref_feat_shape"), config)
+
+
+def _rotary_options(
+    kind: str | None, reference: JSON, config: Config
+) -> dict[str, JSON]:
+    if kind is None:
         return {"rotary": None}
-    kind = _ROTARY(config["rope_type"], config)
     halves = config["rope_rotate_half"] and kind != "mixed"
-    grid = config.get("ref_feat_shape") if kind == "grid" else None
+    grid = reference if kind == "grid" else None
     return {
         "rotary": kind,
         "rotary_pairing": "halves" if halves else "neighbors",
@@ -158,7 +175,10 @@ def _rotary(value: JSON, config: Config) -> dict[str, JSON]:
 
 
 def _key_bias(config: Config) -> bool:
-    """`EvaAttention` and BEiT's have no bias of the keys, `AttentionRope` has."""
+    """`EvaAttention` and BEiT's have no bias of the keys, the others have."""
+    if config.get("attn_type") == "standard":  # of NaFlexVit
+        kind = _NAFLEX_ROTARY(config["rope_type"], config)
+        return kind is not None or not _has_eva_blocks(config)
     return bool(config.get("attn_type") == "rope")
 
 
@@ -235,8 +255,9 @@ _VIT: Keys = {
     "no_embed_class": says("prefix_positions", default=False, read=_positions),
     "reg_tokens": says("register_tokens", default=0),
     "pre_norm": ConfigKey(
-        lambda value, _: {"embedding_norm": value, "embedding_bias": not value},
+        _norm_before,
         default=False,
+        write=lambda model: model.embedding_norm,
     ),
     "final_norm": read_by_another(True),
     "fc_norm": ConfigKey(_norms_at_end, default="auto"),
@@ -307,7 +328,7 @@ _EVA: Keys = {
     "rope_rescale_coords": says("rotary_rescale"),
     "use_post_norm": must_be(False),
     "use_pre_transformer_norm": ConfigKey(
-        lambda value, _: {"embedding_norm": value, "embedding_bias": not value},
+        _norm_before,
         default=False,
         write=lambda model: model.embedding_norm,
     ),
@@ -324,6 +345,97 @@ _EVA: Keys = {
         write=_pool_ratio,
     ),
     **says_nothing("qkv_fused", "swiglu_align_to"),
+}
+_NAFLEX_TABLES = OneOf({"learned": "learned_1d", "none": "none", "": "none"})
+_NAFLEX_ROTARY = OneOf(
+    {"": None, "none": None, "axial": "grid", "dinov3": "centered", "mixed": "mixed"}
+)
+
+
+def _naflex_positions(value: JSON, config: Config) -> dict[str, JSON]:
+    """Its positions are of patches alone."""
+    kind = _NAFLEX_TABLES(value, config)
+    prefix = {"prefix_positions": False} if kind != "none" and _prefix(config) else {}
+    return {"position_embedding": kind, **prefix}
+
+
+def _naflex_rotary(value: JSON, config: Config) -> dict[str, JSON]:
+    kind = _NAFLEX_ROTARY(value, config)
+    return _rotary_options(kind, config.get("rope_ref_feat_shape"), config)
+
+
+def _has_eva_blocks(config: Config) -> bool:
+    """Whether its blocks are of the kind of `Eva`'s, as in its `get_block_fn`."""
+    return bool(
+        config["attn_type"] != "standard"
+        or _NAFLEX_ROTARY(config["rope_type"], config)
+        or config.get("num_kv_heads") is not None
+        or config["swiglu_mlp"]
+    )
+
+
+# Of `NaFlexVitCfg`. What is written has blocks of the kind of `Eva`'s.
+_NAFLEX: Keys = {
+    **_COMMON,
+    **{
+        name: _EVA[name]
+        for name in (
+            *("num_kv_heads", "qkv_bias", "qkv_fused", "qk_norm"),
+            *("attn_only_layer_scale", "swiglu_mlp", "swiglu_align_to"),
+            *("rope_grid_offset", "rope_grid_indexing", "rope_temperature"),
+            *("rope_rotate_half", "rope_shift_coords", "rope_jitter_coords"),
+            *("rope_rescale_coords", "attn_pool_num_heads", "attn_pool_mlp_ratio"),
+        )
+    },
+    "global_pool": read_by_another("map", write=lambda model: model.pooling or ""),
+    "attn_type": read_by_another("standard", write=_attention_type),
+    "attn_gated": must_be(False),
+    "proj_bias": says(
+        *("output_bias", "mlp_bias"),
+        default=True,
+        read=lambda value, config: bool(value) or _has_eva_blocks(config),
+    ),
+    "scale_mlp_norm": says("mlp_norm", default=False),
+    "scale_attn_inner_norm": says("attention_norm", default=False),
+    # A SwiGLU has its own, whatever this is.
+    "act_layer": says("gelu", default="gelu", read=ACTIVATIONS),
+    "init_values": says(
+        "layer_scale",
+        read=lambda value, config: value if _has_eva_blocks(config) else value or None,
+        write=_initial_scale,
+    ),
+    "class_token": says("class_token", default=False),
+    "reg_tokens": says("register_tokens", default=0),
+    "pos_embed": ConfigKey(
+        _naflex_positions,
+        default="learned",
+        write=lambda model: _NAFLEX_TABLES.theirs(model.position_embedding),
+    ),
+    "rope_type": ConfigKey(
+        _naflex_rotary,
+        default="",
+        write=lambda model: _NAFLEX_ROTARY.theirs(model.rotary),
+    ),
+    "rope_ref_feat_shape": read_by_another(
+        UNSAID, write=lambda model: model.rotary_reference_grid
+    ),
+    "pre_norm": _VIT["pre_norm"],
+    "final_norm": read_by_another(True, write=lambda model: model.final_norm),
+    "fc_norm": ConfigKey(
+        _norms_at_end, default="auto", write=lambda model: model.fc_norm
+    ),
+    "embed_norm_layer": _VIT["embed_norm_layer"],
+    "embed_proj_type": must_be("linear"),
+    "patchify_channels_last": must_be(True),
+    **says_nothing(
+        *("pos_embed_grid_size", "pos_embed_interp_mode", "pos_embed_ar_preserving"),
+        *("pos_embed_antialias", "pos_embed_align_corners"),
+        *("pos_embed_use_grid_sample", "use_key_only_attn_mask", "weight_init"),
+        *("enable_patch_interpolator", "fix_init"),
+    ),
+    "pool_include_prefix": read_by_another(
+        False, write=lambda model: model.pooling == "map" and model.class_token
+    ),
 }
 _RESNET: Keys = {
     "layers": says("blocks", read=lambda value, _: tuple(value)),
@@ -363,6 +475,7 @@ KEYS: Mapping[str, Keys] = {
     "VisionTransformerDistilled": _VIT,
     "Eva": _EVA,
     "Beit": _BEIT,
+    "NaFlexVit": _NAFLEX,
     "ResNetV2": _RESNET,
 }
 # What a class has that no argument of its says.
@@ -377,6 +490,11 @@ def architecture_of(config: Config) -> str | None:
     """Name of the architecture in a `config.json`, without the weights' tag."""
     name = config.get("architecture")
     return name.partition(".")[0] if isinstance(name, str) else None
+
+
+def arguments_of(config: Config) -> Config:
+    """The class's arguments that a `config.json` gives, or its architecture."""
+    return {k: v for _, part in reversed(parts_of(config)) for k, v in part.items()}
 
 
 def parts_of(config: Config) -> list[tuple[str, Config]]:
