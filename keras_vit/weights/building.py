@@ -292,7 +292,7 @@ def with_image_size(
         patch_size: Another side of the patches, by FlexiViT's pseudo-inverse resize;
             the model's own when absent.
         resample: How positions are resampled: `"google"` (as the official code),
-            `"timm"`, `"bicubic"`, `"bilinear"`.
+            `"timm"`, `"bicubic"`, `"bilinear"`, `"antialiased"`.
 
     Returns:
         A new model, not compiled.

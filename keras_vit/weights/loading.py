@@ -55,9 +55,10 @@ def load_checkpoint(
             model's, or `"reset"` the model's to its initial values; or `"drop"` it, the
             model having none.
         resample: How positions are resampled: `"google"` (corner-aligned bilinear,
-            the official code's), `"timm"` (bicubic, antialiased), `"bicubic"` or
-            `"bilinear"`. See `keras_vit.weights.resample_positions`. Patches of another
-            size are resampled by `"timm"` with `"timm"`, and else as in FlexiViT; see
+            the official code's), `"timm"` (bicubic, antialiased), `"bicubic"`,
+            `"bilinear"` or `"antialiased"` (bilinear). See
+            `keras_vit.weights.resample_positions`. Patches of another size are
+            resampled by `"timm"` with `"timm"`, and else as in FlexiViT; see
             `keras_vit.weights.resample_patches`.
         grid: (h, w) of the file's positions. Needed where neither the file nor its
             config states it and a grid that is not square would fit too.

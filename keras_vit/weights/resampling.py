@@ -47,9 +47,10 @@ RESIZES = {
     "timm": Resize(cubic(-0.5), antialias=True),
     "bicubic": Resize(cubic(-0.75)),
     "bilinear": Resize(linear),
+    "antialiased": Resize(linear, antialias=True),
 }
 PATCH_RESIZES = {
-    "bilinear": Resize(linear, antialias=True),
+    "bilinear": RESIZES["antialiased"],
     "timm": RESIZES["timm"],
 }
 
@@ -91,7 +92,8 @@ def resample_positions(
             28 -> 48, leaves zeros in the last row and column by a rounding error;
             this does not); `"timm"`, bicubic and antialiased; `"bicubic"`, what
             Hugging Face, DeiT and MAE do; `"bilinear"`, what timm does when it reads
-            .npz files.
+            .npz files; `"antialiased"`, bilinear and antialiased, what SigLIP 2 does
+            for images of any resolution.
 
     Returns:
         [1, prefix + N', D] of the same type; for the same grid the array itself.

@@ -315,6 +315,11 @@ class HuggingFaceSigLIP2(HuggingFaceSigLIP):
         patches = config.get("num_patches", 256)
         return math.isqrt(patches) * config.get("patch_size", 16)
 
+    def notes(self, file: ArrayFile) -> list[str]:
+        """How transformers resamples the positions for images of another size."""
+        resampled = "for images of another size, transformers resamples as "
+        return [*super().notes(file), f"{resampled}resample='antialiased' does"]
+
 
 class HuggingFaceAIMv2(_Tower):
     """AIMv2's image tower."""

@@ -472,7 +472,7 @@ class TimmEva(Timm):
         others = [r"\.ls\d\.", "(q|k|v)_proj"]
         others.append("(q|v)_bias" if model.key_bias else r"qkv\.bias")
         if model.swiglu:
-            others.append(r"mlp\.fc1\." if model.mlp_norm else "fc1_(g|x)")
+            others.append(r"^blocks.*\.fc1\." if model.mlp_norm else "fc1_(g|x)")
         return _without(self.rows, others)
 
     def refusals(self, model: "ImageModel") -> list[str]:

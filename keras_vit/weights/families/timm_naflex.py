@@ -39,6 +39,7 @@ NAFLEX = (
 _RESAMPLES = {
     ("bicubic", True, False): "timm",
     ("bicubic", False, False): "bicubic",
+    ("bilinear", True, False): "antialiased",
     ("bilinear", False, False): "bilinear",
     ("bilinear", False, True): "google",
 }

@@ -31,6 +31,7 @@ def embedding(grids, prefix_tokens):
         ("timm", {"mode": "bicubic", "antialias": True}),
         ("bicubic", {"mode": "bicubic"}),
         ("bilinear", {"mode": "bilinear"}),
+        ("antialiased", {"mode": "bilinear", "antialias": True}),
     ],
 )
 def test_positions_are_those_of_torch(embedding, grids, prefix_tokens, method, options):

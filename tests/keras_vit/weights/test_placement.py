@@ -20,7 +20,7 @@ from tiny_model import numpy
 
 from keras_vit.errors import CheckpointError
 from keras_vit.weights.loading import load_checkpoint
-from keras_vit.weights.resampling import resample_positions
+from keras_vit.weights.resampling import RESIZES, resample_positions
 
 pytestmark = pytest.mark.backend
 
@@ -59,7 +59,7 @@ def test_positions_are_resampled_as_in_the_official_code(tiny_vit, tmp_path):
     assert "resampled position_embedding" in str(report)
 
 
-@pytest.mark.parametrize("method", ["google", "timm", "bicubic", "bilinear"])
+@pytest.mark.parametrize("method", tuple(RESIZES))
 def test_every_method_resamples_positions_but_not_prefix_tokens(
     method, tiny_vit, tmp_path
 ):

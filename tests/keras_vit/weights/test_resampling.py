@@ -88,12 +88,15 @@ def test_bilinear_equals_the_formula(grids):
     check_patches(embedding(grids[0]), grids, "bilinear", expected)
 
 
-def test_method_timm_equals_jaxs_antialiased_bicubic(grids):
+@pytest.mark.parametrize(
+    ("method", "theirs"), [("timm", "cubic"), ("antialiased", "linear")]
+)
+def test_an_antialiased_method_equals_jaxs(method, theirs, grids):
     def expected(x):
-        return jax.image.resize(x, (*grids[1], 3), "cubic", antialias=True)
+        return jax.image.resize(x, (*grids[1], 3), theirs, antialias=True)
 
     array = embedding(grids[0], dtype="float32")
-    check_patches(array, grids, "timm", expected, atol=5e-6)
+    check_patches(array, grids, method, expected, atol=5e-6)
 
 
 @pytest.mark.parametrize("method", RESIZES)
