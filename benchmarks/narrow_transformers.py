@@ -36,6 +36,10 @@ TEXT = {
     "vocab_size": 50,
     "max_position_embeddings": 8,
 }
+SIGLIP2 = {
+    **{name: value for name, value in SMALL.items() if name != "image_size"},
+    "num_patches": GRID**2,
+}
 # MAE shuffles the patches by noise, also where it drops none.
 IN_ORDER = {"noise": [[0.1 * patch for patch in range(GRID**2)]] * 2}
 DECODER = {
@@ -216,6 +220,24 @@ TRANSFORMERS = (
         pooling="file",
     ),
     Transformer(
+        "SigLIP 2 of any resolution, image tower",
+        "google/siglip2-base-patch16-naflex",
+        "Siglip2VisionModel",
+        "Siglip2VisionConfig",
+        SIGLIP2,
+        output="pooler_output",
+        pooling="file",
+    ),
+    Transformer(
+        "SigLIP 2 of any resolution",
+        "google/siglip2-so400m-patch16-naflex",
+        "Siglip2Model",
+        "Siglip2Config",
+        {"text_config": TEXT, "vision_config": SIGLIP2},
+        output="image_features",
+        pooling="file",
+    ),
+    Transformer(
         "MAE",
         "facebook/vit-mae-base",
         "ViTMAEModel",
@@ -306,8 +328,11 @@ def _their_outputs(case: Transformer, model: Model, pixels: Model) -> Model:
     """The output that our model is compared with."""
     import torch
 
+    arguments = {name: torch.tensor(value) for name, value in case.call.items()}
+    if type(model).__name__.startswith("Siglip2"):
+        pixels, arguments = flat_patches(pixels, side=SMALL["patch_size"])
     if case.output == "image_features" and hasattr(model, "get_image_features"):
-        found = model.get_image_features(pixels)
+        found = model.get_image_features(pixels, **arguments)
         return getattr(found, "pooler_output", found)
     if case.output == "image_features":  # the tower that we write
         found = model(pixels)
@@ -317,8 +342,21 @@ def _their_outputs(case: Transformer, model: Model, pixels: Model) -> Model:
     if hasattr(model, "input_conditioner"):  # it normalizes its pixels itself
         conditioner = model.input_conditioner
         pixels = pixels * conditioner.norm_std + conditioner.norm_mean
-    found = model(pixels, **{k: torch.tensor(v) for k, v in case.call.items()})
-    return getattr(found, case.output)
+    return getattr(model(pixels, **arguments), case.output)
+
+
+def flat_patches(pixels: Model, side: int) -> tuple[Model, dict[str, Model]]:
+    """Patches as vectors [B, N, P * P * C], and the arguments that go with them."""
+    import torch
+
+    images, channels, height, width = pixels.shape
+    grid = height // side, width // side
+    patches = pixels.reshape(images, channels, grid[0], side, grid[1], side)
+    flat = patches.permute(0, 2, 4, 3, 5, 1).reshape(images, grid[0] * grid[1], -1)
+    return flat, {
+        "pixel_attention_mask": torch.ones(flat.shape[:2], dtype=torch.int32),
+        "spatial_shapes": torch.tensor([grid] * images),
+    }
 
 
 def compare_transformers(case: Transformer, folder: pathlib.Path) -> Opened:

@@ -53,5 +53,6 @@ def _refused(row) -> list[str]:
     _, _, received = reason.partition("Received: ")
     rule = reason.partition(". Received")[0]
     named = received.partition("whose config names ")[2]
-    reason = named or received if rule.startswith("`path`") else rule
+    told = rule.startswith(("`path`", "`pooling`"))
+    reason = named or received if told else rule
     return [row["name"], reason.replace("|", "\\|")]

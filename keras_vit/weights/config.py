@@ -304,7 +304,9 @@ def _pooling(
         )
     if (pooling is None or pooling in known) and ours[ours_here]:
         return ours_here
-    return f"{pooling or usual!r} of {'all tokens' if whole else 'the patches'}"
+    registers = ", registers included" if arguments["register_tokens"] else ""
+    tokens = f"all tokens{registers}" if whole else "the patches"
+    return f"{pooling or usual!r} of {tokens}"
 
 
 def _whole_patches(

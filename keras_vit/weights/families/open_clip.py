@@ -39,8 +39,12 @@ def _block() -> tuple[ArrayRow, ...]:
     rows = [
         row(f"{theirs}.attn.in_proj_weight", *kernels, layout=LINEAR),
         row(f"{theirs}.attn.in_proj_bias", *(f"{part}/bias" for part in parts)),
+        *norm(f"{theirs}.attn.ln_q.", f"{ours}/attention/query_norm"),
+        *norm(f"{theirs}.attn.ln_k.", f"{ours}/attention/key_norm"),
+        *norm(f"{theirs}.attn.ln_inner.", f"{ours}/attention/norm"),
         *affine(f"{theirs}.attn.out_proj.", f"{ours}/attention/out", LINEAR),
         *affine(f"{theirs}.mlp.c_fc.", f"{ours}/mlp/Dense_0", LINEAR),
+        *norm(f"{theirs}.mlp.ln.", f"{ours}/mlp/norm"),
         *affine(f"{theirs}.mlp.c_proj.", f"{ours}/mlp/Dense_1", LINEAR),
     ]
     for number in ("1", "2"):
@@ -95,13 +99,19 @@ CONFIG: Keys = {
     "no_ln_pre": says("embedding_norm", default=False, read=lambda value, _: not value),
     "final_ln_after_pool": says("fc_norm", default=False),
     "attentional_pool": must_be(False),
+    "qk_norm": says("qk_norm", default=False),
+    "scale_attn_inner": says("attention_norm", default=False),
+    "scale_fc": says("mlp_norm", default=False),
+    "scaled_cosine_attn": must_be(False),
+    "scale_heads": must_be(False),
+    "scale_attn": must_be(False),
     "embed_dim": says("projection"),
     "quick_gelu": says(
         "gelu", default=False, read=OneOf({True: "quick", False: "exact"})
     ),
     **says_nothing(
         *("pool_type", "pos_embed_type", "output_tokens", "attn_pooler_queries"),
-        *("attn_pooler_heads", "timm_pool", "timm_proj"),
+        *("attn_pooler_heads", "block_type", "timm_pool", "timm_proj"),
     ),
 }
 # OpenAI's statistics of pixels from 0 to 1.
@@ -202,6 +212,7 @@ class OpenCLIP(OpenCLIPFamily):
         (
             *("gelu", "norm_epsilon", "class_token", "embedding_bias"),
             *("embedding_norm", "fc_norm", "layer_scale"),
+            *("qk_norm", "attention_norm", "mlp_norm"),
         )
     )
     configured = ("gelu", "heads", "pooling")

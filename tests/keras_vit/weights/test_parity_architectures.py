@@ -30,14 +30,16 @@ FEW = (
     *("vit_pe_core_base_patch16_224", "vit_pe_spatial_small_patch16_512"),
     *("vit_base_patch16_rope_mixed_ape_224", "vit_base_patch16_sapiens2"),
     *("aimv2_large_patch14_224", "naflexvit_base_patch16_gap", "vit_base_mci_224"),
+    *("naflexvit_base_patch16_map", "naflexvit_base_patch16_radio_v3"),
+    "naflexvit_base_patch16_parfac_gap",
 )
 # Reasons, of the few above.
 REFUSED = {
     "vit_base_patch16_rpn_224": "`block_fn`",
-    "test_vit3": "'map' of all tokens",
     "vit_base_mci_224": "HybridEmbed of ConvStem",
+    "test_vit3": "'map' of all tokens, registers included",
     "vit_base_patch16_sapiens2": "`attn_only_layer_scale`",
-    "naflexvit_base_patch16_gap": "of timm, of its class NaFlexVit",
+    "naflexvit_base_patch16_parfac_gap": "`pos_embed`",
 }
 
 
