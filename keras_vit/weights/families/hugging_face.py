@@ -129,6 +129,11 @@ ANY_CONFIG = says_nothing(
 
 # Classes of transformers whose ViT is one part of several.
 _AROUND = re.compile("Segmentation|Detection|DepthEstimation|PoseEstimation|Matting")
+# Classes of code beside the weights, whose models another library has too.
+_ELSEWHERE = {
+    "RADIOModel": "its layers are in NVIDIA's code, and timm's files of C-RADIO open, "
+    "such as hf://timm/vit_base_patch16_radio_v3.c_radio",
+}
 
 
 def _classes(config: Config) -> JSON:
@@ -194,15 +199,23 @@ class HuggingFaceFamily(WritableFamily):
 
     def described(self, config: Config) -> str | None:
         """The `model_type`, or the class of a model with other layers around it."""
-        for kind in config.get("architectures") or ():
-            if isinstance(kind, str) and _AROUND.search(kind):
+        kinds = [k for k in config.get("architectures") or () if isinstance(k, str)]
+        for kind in kinds:
+            if _AROUND.search(kind):
                 return kind
         name = config.get("model_type")
+        if kinds and (name == "" or (name is None and "auto_map" in config)):
+            return kinds[0]  # of code that lies beside the weights
         return name if isinstance(name, str) else None
 
     def opens(self, name: str) -> bool:
         """Whether it is among `model_types`."""
         return name in self.model_types
+
+    def explained(self, name: str) -> str:
+        """With where its weights open, where another library has them."""
+        elsewhere = _ELSEWHERE.get(name)
+        return super().explained(name) + (f"; {elsewhere}" if elsewhere else "")
 
     def config(self, file: ArrayFile) -> tuple[str, Config]:
         """How a key of the config is called in messages, and the config."""

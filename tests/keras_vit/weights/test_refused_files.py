@@ -1,5 +1,6 @@
 """Whatever is wrong with a file: a clear error, and not one weight has moved."""
 
+import json
 import random
 import warnings
 
@@ -285,6 +286,21 @@ def test_a_config_of_another_model_type_is_refused(kind, hugging_face_pair, tmp_
     check_refused(model, path, match, WeightsFileError)
     with pytest.raises(WeightsFileError, match=match):
         keras_vit.VisionTransformer.from_preset(path, grid=(11, 7))
+
+
+@pytest.mark.parametrize(
+    "config", [{"model_type": ""}, {"auto_map": {"AutoModel": "hf_model.RADIOModel"}}]
+)
+def test_a_model_of_code_beside_its_weights_is_refused_by_its_class(
+    config, hugging_face_pair, tmp_path
+):
+    source, _ = hugging_face_pair
+    path = hugging_face(source, tmp_path)
+    config = {"architectures": ["RADIOModel"], "args": {"amp": True}, **config}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    match = r"names 'RADIOModel' of Hugging Face; .*hf://timm/vit_base_patch16_radio"
+    with pytest.raises(WeightsFileError, match=match):
+        keras_vit.open_model(path)
 
 
 @pytest.mark.parametrize("writer", [google, big_vision, timm, hugging_face, keras_hub])
