@@ -70,7 +70,8 @@ class OneOf:
     def __call__(self, value: JSON, config: Config) -> JSON:
         """Our value."""
         if not isinstance(value, (str, int)) or value not in self.names:
-            raise ValueError(f"one of {', '.join(map(str, self.names))}")
+            known = (str(name) or "''" for name in self.names)
+            raise ValueError(f"one of {', '.join(known)}")
         return self.names[value]
 
     def theirs(self, ours: JSON) -> JSON:
