@@ -131,8 +131,9 @@ ANY_CONFIG = says_nothing(
 _AROUND = re.compile("Segmentation|Detection|DepthEstimation|PoseEstimation|Matting")
 # Classes of code beside the weights, whose models another library has too.
 _ELSEWHERE = {
-    "RADIOModel": "its layers are in NVIDIA's code, and timm's files of C-RADIO open, "
-    "such as hf://timm/vit_base_patch16_radio_v3.c_radio",
+    "RADIOModel": "its layers are in NVIDIA's code; files of C-RADIO open that are "
+    "transformers' own ('radio') or timm's, such as "
+    "hf://timm/vit_base_patch16_radio_v3.c_radio",
 }
 
 

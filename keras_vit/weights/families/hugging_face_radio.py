@@ -12,7 +12,6 @@ from keras_vit.errors import WeightsFileError
 from keras_vit.typing import JSON
 from keras_vit.weights.families.config_keys import (
     UNSAID,
-    Config,
     Keys,
     OneOf,
     Stated,
@@ -135,13 +134,6 @@ class HuggingFaceRADIO(HuggingFaceFamily):
     prefix = "radio_model"
     new_names = ()
     keys = RADIO_CONFIG
-
-    def described(self, config: Config) -> str | None:
-        """The `model_type`, which NVIDIA's own configs do not have."""
-        kinds = config.get("architectures") or ()
-        if "RADIOModel" in kinds and "model_type" not in config:
-            return "RADIOModel, of NVIDIA's own code,"
-        return super().described(config)
 
     def stated(self, file: ArrayFile) -> dict[str, Stated]:
         """What the config states; the arrays must normalize pixels in the same way.

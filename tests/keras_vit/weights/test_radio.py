@@ -78,14 +78,6 @@ def test_what_is_left_out_or_elsewhere_is_said(tiny_vit, tmp_path):
     assert "the patches of videos, which are left out" in report.notes
 
 
-def test_the_config_of_nvidias_own_code_is_refused_by_name(tiny_vit, tmp_path):
-    folder = written(tiny_vit(**OPTIONS), tmp_path)
-    config = {"architectures": ["RADIOModel"], "version": "c-radio_v3-h"}
-    (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(WeightsFileError, match=r"RADIOModel, of NVIDIA's own code,"):
-        keras_vit.open_model(folder)
-
-
 @pytest.mark.parity
 @needs("transformers")
 @pytest.mark.parametrize("side", [16, 12, 24])

@@ -181,14 +181,10 @@ MODELS = {
     },
     "Meta DINOv3": {**BARE, **ROTARY, "swiglu": True},
 }
-# Kinds of arrays whose lack makes another whole model, as no config says how many
-# blocks and which arrays there are; or that no output depends on.
+# Without a config, nothing says how many blocks there are, and whether registers.
 NOT_MISSED = {
-    "Meta DINOv2": {"mask_token", "register_tokens", "the last block"},
-    "Meta DINOv3": {
-        *("mask_token", "storage_tokens", "the last block"),
-        "blocks.{i}.attn.qkv.bias_mask",  # the keys have a bias then
-    },
+    "Meta DINOv2": {"register_tokens/tokens", "the last block"},
+    "Meta DINOv3": {"register_tokens/tokens"},  # its masks of biases tell of blocks
 }
 
 
