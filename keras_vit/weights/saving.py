@@ -107,7 +107,8 @@ Place = tuple[ArrayRow, str, int]  # a row, its array's name, and which of its p
 
 def _places(family: WritableFamily, model: ImageModel, path: str) -> list[Place]:
     """Where a weight goes: one array, or two that hold its halves."""
-    matches = list(match_ours(family.written_rows(model), path))
+    weights = {weight.path for weight in model.weights}
+    matches = list(match_ours(family.written_rows(model), path, weights))
     halves = {row.half: (row, name, part) for row, name, part in reversed(matches)}
     if matches and matches[0][0].half is not None:
         return [halves[0], halves[1]]

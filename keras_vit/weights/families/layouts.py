@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from keras_vit.typing import Array
 
@@ -205,11 +205,21 @@ def match_theirs(
 
 
 def match_ours(
-    rows: tuple[ArrayRow, ...], path: str
+    rows: tuple[ArrayRow, ...], path: str, weights: Collection[str] | None = None
 ) -> Iterator[tuple[ArrayRow, str, int]]:
-    """The rows of one of our weights: row, their name, and which part of it ours is."""
+    """The rows of one of our weights: row, their name, and which part of it ours is.
+
+    Args:
+        rows: A family's table.
+        path: Of the weight.
+        weights: Paths of all weights of a model; an array that holds others as well
+            is left out.
+    """
     for candidate in rows:
         for part, ours in enumerate(candidate.ours):
             numbers = numbers_of(ours, path)
-            if numbers is not None:
+            if numbers is None:
+                continue
+            held = (named(each, numbers) for each in candidate.ours)
+            if weights is None or all(each in weights for each in held):
                 yield candidate, named(candidate.theirs, numbers), part

@@ -2,7 +2,8 @@
 
 Source: huggingface/pytorch-image-models, models/vision_transformer.py, deit.py, eva.py,
 beit.py, vision_transformer_hybrid.py. What its classes' arguments mean is in
-`timm_arguments`; NaFlexVit is in `timm_naflex`, BiT in `timm_bit`.
+`timm_arguments`; the blocks' arrays are in `timm_blocks`, NaFlexVit is in
+`timm_naflex`, BiT in `timm_bit`.
 """
 
 import re
@@ -39,63 +40,19 @@ from keras_vit.weights.families.timm_arguments import (
     options_of_architectures,
     stated,
 )
+from keras_vit.weights.families.timm_blocks import (
+    ASSUMED_OF_BLOCKS,
+    BLOCK_OPTIONS,
+    BLOCK_ROWS,
+    form_of,
+    mlp_rows,
+    rows_of_form,
+)
 from keras_vit.weights.reading import ArrayFile
 
 if TYPE_CHECKING:
     from keras_vit.base import ImageModel
     from keras_vit.preprocessing import ImagePreprocessing
-
-
-def _mlp(theirs: str, ours: str) -> tuple[ArrayRow, ...]:
-    return (
-        *affine(f"{theirs}.fc1.", f"{ours}/Dense_0", LINEAR),
-        *norm(f"{theirs}.norm.", f"{ours}/norm"),
-        *affine(f"{theirs}.fc2.", f"{ours}/Dense_1", LINEAR),
-    )
-
-
-def _split_projections(theirs: str, ours: str) -> tuple[ArrayRow, ...]:
-    """Of `Eva` and `Beit`: biases beside one matrix, or three layers."""
-    rows: list[ArrayRow] = []
-    for letter, name in (("q", "query"), ("k", "key"), ("v", "value")):
-        rows += affine(f"{theirs}.{letter}_proj.", f"{ours}/{name}", LINEAR)
-        if letter != "k":
-            rows.append(row(f"{theirs}.{letter}_bias", f"{ours}/{name}/bias"))
-    return tuple(rows)
-
-
-def _split_gate(theirs: str, ours: str) -> tuple[ArrayRow, ...]:
-    """Of `SwiGLU`: gate and values are two layers."""
-    rows: list[ArrayRow] = []
-    for part, name in enumerate(("fc1_g", "fc1_x")):
-        rows += affine(f"{theirs}.{name}.", f"{ours}/Dense_0", LINEAR, half=part)
-    return tuple(rows)
-
-
-def _block() -> tuple[ArrayRow, ...]:
-    theirs, ours = "blocks.{i}", "encoder_block_{i}"
-    return (
-        *norm(f"{theirs}.norm1.", f"{ours}/norm1"),
-        *together(f"{theirs}.attn.qkv", f"{ours}/attention", ("query", "key", "value")),
-        *norm(f"{theirs}.attn.q_norm.", f"{ours}/attention/query_norm"),
-        *norm(f"{theirs}.attn.k_norm.", f"{ours}/attention/key_norm"),
-        *_split_projections(f"{theirs}.attn", f"{ours}/attention"),
-        row(
-            f"{theirs}.attn.relative_position_bias_table",
-            f"{ours}/attention/relative_bias",
-        ),
-        *norm(f"{theirs}.attn.norm.", f"{ours}/attention/norm"),
-        *affine(f"{theirs}.attn.proj.", f"{ours}/attention/out", LINEAR),
-        *norm(f"{theirs}.norm2.", f"{ours}/norm2"),
-        *_mlp(f"{theirs}.mlp", f"{ours}/mlp"),
-        *_split_gate(f"{theirs}.mlp", f"{ours}/mlp"),
-        # The second name: of `Eva` and `Beit`.
-        *(
-            row(name.format(i="{i}", n=number), f"{ours}/layer_scale{number}/gamma")
-            for number in (1, 2)
-            for name in ("blocks.{i}.ls{n}.gamma", "blocks.{i}.gamma_{n}")
-        ),
-    )
 
 
 def _attention_pooling() -> tuple[ArrayRow, ...]:
@@ -106,7 +63,7 @@ def _attention_pooling() -> tuple[ArrayRow, ...]:
         *together(f"{theirs}.kv", f"{ours}/attention", ("key", "value")),
         *affine(f"{theirs}.proj.", f"{ours}/attention/out", LINEAR),
         *norm(f"{theirs}.norm.", f"{ours}/norm"),
-        *_mlp(f"{theirs}.mlp", f"{ours}/mlp"),
+        *mlp_rows(f"{theirs}.mlp", f"{ours}/mlp"),
     )
 
 
@@ -138,7 +95,7 @@ def _hybrid_stem() -> tuple[ArrayRow, ...]:
 ENCODER = (
     row("rope.freqs", "rotary/frequencies"),
     *norm("norm_pre.", "embedding_norm"),
-    *_block(),
+    *BLOCK_ROWS,
     *norm("norm.", "encoder_norm"),
     *norm("fc_norm.", "fc_norm"),
     *_attention_pooling(),
@@ -161,7 +118,7 @@ TIMM = (
 # Names that the arrays of `VisionTransformer` do not have.
 _OF_EVA = re.compile(r"\.gamma_\d$|\.(q|v)_bias$|\.(q|k|v)_proj\.|^rope\.|_bias_table$")
 # What changes the outputs and no array shows, but for the kind of GELU and the heads.
-_UNSHOWN = ("norm_epsilon", "rotary")
+_UNSHOWN = ("norm_epsilon", "rotary", *ASSUMED_OF_BLOCKS)
 # Options that a checkpoint may have changed in an architecture.
 _ADAPTED = ("classes", "channels", "patch_size")
 _POOLINGS = {"token": "token", "avg": "avg", "map": "map", "": None}
@@ -323,7 +280,7 @@ class Timm(TimmFamily):
     title = "timm ViT"
     mark = "patch_embed.proj.weight"
     rows = TIMM
-    configured = ("gelu", "heads", "norm_epsilon", "pooling")
+    configured = ("gelu", "heads", "norm_epsilon", "pooling", *ASSUMED_OF_BLOCKS)
     hybrid_note = (
         "timm computes its ResNets with other epsilons than the official code, whose "
         "this model has: outputs may differ where kernels are small"
@@ -332,7 +289,7 @@ class Timm(TimmFamily):
         "VisionTransformer",
         "VisionTransformerDistilled",
     )
-    assumed: ClassVar = {"gelu": "exact"}
+    assumed: ClassVar = {"gelu": "exact", **ASSUMED_OF_BLOCKS}
     holds = frozenset(
         (
             *("query_bias", "key_bias", "value_bias", "output_bias", "mlp_bias"),
@@ -341,6 +298,7 @@ class Timm(TimmFamily):
             *("fc_norm", "layer_scale", "gelu", "swiglu", "class_token", "distilled"),
             *("register_tokens", "position_embedding", "prefix_positions"),
             *("relative_bias", "pool_heads", "pool_mlp_dim", "resnet_blocks"),
+            *BLOCK_OPTIONS,
             *(name for name in option_rows(ViTOptions) if name.startswith("rotary")),
         )
     )
@@ -406,6 +364,8 @@ class Timm(TimmFamily):
     def refusals(self, model: "ImageModel") -> list[str]:
         """What no argument of timm's class makes."""
         found = self.refused_pooling(model)
+        if form_of(model) is None:
+            found.append(f"timm has no model with norm={model.norm!r} and such blocks")
         if model.resnet_blocks is not None and model.resnet_blocks not in _HYBRIDS:
             found.append(f"timm has no hybrid with resnet_blocks={model.resnet_blocks}")
         if model.representation_size is not None:
@@ -434,7 +394,7 @@ class Timm(TimmFamily):
         """Of the class: AIMv2 alone has a gate of its own."""
         others = [r"\.gamma_\d", "(q|k|v)_(proj|bias)"]
         others.append(r"mlp\.fc1\." if model.norm == "rms" else "fc1_(g|x)")
-        return _without(self.rows, others)
+        return _without(rows_of_form(self.rows, model), others)
 
     def file_name(self, name: str, model: "ImageModel") -> str:
         """R+Ti/16's stem has no module of its own; DeiT's register has a name."""
@@ -470,10 +430,9 @@ class TimmEva(Timm):
     def written_rows(self, model: "ImageModel") -> tuple[ArrayRow, ...]:
         """Biases beside the matrix, unless the keys have one too."""
         others = [r"\.ls\d\.", "(q|k|v)_proj"]
-        others.append("(q|v)_bias" if model.key_bias else r"qkv\.bias")
         if model.swiglu:
             others.append(r"^blocks.*\.fc1\." if model.mlp_norm else "fc1_(g|x)")
-        return _without(self.rows, others)
+        return _without(rows_of_form(self.rows, model), others)
 
     def refusals(self, model: "ImageModel") -> list[str]:
         """What no argument of the class makes."""
@@ -517,7 +476,8 @@ class TimmBeit(Timm):
 
     def written_rows(self, model: "ImageModel") -> tuple[ArrayRow, ...]:
         """Biases beside the matrix."""
-        return _without(self.rows, [r"\.ls\d\.", "(q|k|v)_proj", r"qkv\.bias"])
+        rows = rows_of_form(self.rows, model)
+        return _without(rows, [r"\.ls\d\.", "(q|k|v)_proj"])
 
     def refusals(self, model: "ImageModel") -> list[str]:
         """What no argument of the class makes."""
@@ -586,6 +546,9 @@ def _architecture(model: "ImageModel") -> tuple[str, dict[str, JSON]]:
         },
         "act_layer": ACTIVATIONS.theirs(model.gelu),
     }
+    form = form_of(model)
+    if form is not None and form.architectures:
+        return form.architectures[model.norm], {"pre_norm": False, **arguments}
     if model.distilled:
         del arguments["reg_tokens"]
         return "deit_base_distilled_patch16_224", arguments

@@ -31,6 +31,7 @@ from keras_vit.weights.families.config_keys import (
     says_nothing,
 )
 from keras_vit.weights.families.family import GELUS, SILUS
+from keras_vit.weights.families.timm_blocks import read_form
 
 _TABLE = pathlib.Path(__file__).with_name("timm_architectures.json")
 
@@ -273,7 +274,7 @@ _VIT: Keys = {
         default="Mlp",
         read=lambda value, config: OneOf(_MLPS)(_name(value), config),
     ),
-    "block_fn": must_be("Block"),
+    "block_fn": ConfigKey(read_form, default="Block"),
     "attn_layer": must_be("Attention", "eager"),
     **says_nothing("pool_include_prefix", "weight_init", "fix_init"),
 }
