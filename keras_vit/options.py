@@ -196,6 +196,12 @@ class BlockOptions(AttentionOptions, MLPOptions):
         "Drop rate of the last block's residual branches; it rises linearly from 0 at "
         "the first block.",
     ] = 0.0
+    post_norm: Annotated[
+        bool,
+        UNSEEN,
+        "Whether the norms of a block are the last step of its residual branches, not "
+        "the first (arXiv:2111.09883), as in EVA-02's CLIP of size E.",
+    ] = False
     layer_scale: Annotated[
         Number | None,
         "Initial value of the learned vector that scales each residual branch "

@@ -9,7 +9,7 @@ from keras_vit import options
 from keras_vit.checks import check_rate
 from keras_vit.configured_layer import ConfiguredLayer, SameShapeLayer
 from keras_vit.layers.mlp import MLP
-from keras_vit.layers.normalization import NORMS
+from keras_vit.layers.normalization import NORMS, dense
 from keras_vit.layers.options_layer import OptionsLayer
 from keras_vit.layers.self_attention import (
     AttentionPositions,
@@ -135,7 +135,9 @@ class _AnyBlock(ConfiguredLayer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class EncoderBlock(OptionsLayer, _AnyBlock):
-    """One pre-norm encoder block (equations 2 and 3).
+    """One encoder block (equations 2 and 3), pre-norm by default.
+
+    With `post_norm` the norms are the last step of the residual branches.
 
     Args:
         mlp_dim: Width M of the MLP's hidden layer.
@@ -219,9 +221,14 @@ class EncoderBlock(OptionsLayer, _AnyBlock):
         count = None if asked_for is None else asked_for.shape[1]
         branch = self._attend(tokens, positions, count, training)
         branch = self.dropout_layer(branch, training=training)
+        if self.post_norm:
+            branch = self.norm1(branch, training=training)
         tokens = tokens if count is None else tokens[:, :count]
         tokens = self._add(tokens, branch, self.layer_scale1, training)
-        branch = self.mlp(tokens, project=self.norm2.dense, training=training)
+        if self.post_norm:
+            branch = self.norm2(self.mlp(tokens, training=training), training=training)
+        else:
+            branch = self.mlp(tokens, project=self.norm2.dense, training=training)
         return self._add(tokens, branch, self.layer_scale2, training)
 
     def _attend(
@@ -236,27 +243,30 @@ class EncoderBlock(OptionsLayer, _AnyBlock):
             return self.attention(
                 tokens,
                 positions=positions,
-                project=self.norm1.dense,
+                project=dense if self.post_norm else self.norm1.dense,
                 training=training,
             )
         if "relative_embedding" not in positions and self.relative_stddev is None:
-            normalized = self.norm1(tokens, training=training)
+            inputs = self._attended(tokens, training)
             return self.attention(
-                normalized,
-                queries=normalized[:, :count],
+                inputs,
+                queries=inputs[:, :count],
                 positions=positions,
                 training=training,
             )
         # Relative scores are computed of all tokens with all.
         return self._attend(tokens, positions, None, training)[:, :count]
 
+    def _attended(self, tokens: Tokens, training: bool = False) -> Tokens:
+        """What the attention reads."""
+        return tokens if self.post_norm else self.norm1(tokens, training=training)
+
     def attention_weights(
         self, tokens: Tokens, context: BlockContext | None = None
     ) -> Weights:
         """Attention weights [B, A, N, N] in float32, a softmax over the last axis."""
-        normalized = self.norm1(tokens)
         return self.attention.attention_weights(
-            normalized, positions=_positions(context)
+            self._attended(tokens), positions=_positions(context)
         )
 
     def _add(

@@ -128,6 +128,7 @@ PATCHES = {"pooling": "avg", "class_token": False}
         {"position_embedding": "relative", "position_placement": "shared"},
         {"position_embedding": "learned_2d", "position_placement": "every_layer"},
         {"position_embedding": "sincos2d", **PATCHES},
+        {"post_norm": True},
     ],
 )
 def test_every_option_has_its_parameters_and_operations(kwargs, tiny_vit):

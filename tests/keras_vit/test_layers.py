@@ -34,6 +34,7 @@ BLOCK = {
     "mlp_norm": True,
     "mlp_bias": False,
     "rotary_pairing": "neighbors",
+    "post_norm": True,
 }
 ARGUMENTS = {
     "AttentionPooling": {

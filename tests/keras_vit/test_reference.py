@@ -54,6 +54,7 @@ FORMS += [
     {**DEPTH_1, "pooling": "map", "heads": 3, "pool_heads": 5, "pool_mlp_dim": 11},
     {**DEPTH_1, "pooling": "query", "key_bias": False, "register_tokens": 2},
     {"register_tokens": 2, "distilled": True},
+    {"post_norm": True, "norm_epsilon": 0.3, "pooling": "avg"},
 ]
 LONG_FORMS = [
     {"pooling": "token", "gelu": "exact"},
@@ -81,6 +82,9 @@ LONG_FORMS = [
     {**WIDE, **NO_CLASS, "rotary": "centered", "rotary_axes": "xy", "pooling": "map"},
     {**WIDE, "rotary": "grid", "rotary_jitter": 2.0, "position_embedding": "sincos2d"},
     {"swiglu": True, "pooling": "map", "layer_scale": 0.1},
+    {"post_norm": True, "norm": "rms", "swiglu": True, "layer_scale": 0.1},
+    {"post_norm": True, "position_embedding": "relative"},
+    {**NO_CLASS, "post_norm": True, "attention": "axial", "pooling": "avg"},
     {
         "attention": "axial",
         "pooling": "map",
@@ -194,6 +198,7 @@ def _reference_loss(model, images, labels):
             {"pooling": "query"},
             {"width": 24, "heads": 3, "rotary": "mixed", "rotary_pairing": "neighbors"},
             {"norm": "rms", "attention_norm": True, "mlp_norm": True, "gelu": "quick"},
+            {"post_norm": True},
             {"pooling": "avg"},
         ],
     ),

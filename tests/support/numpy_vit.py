@@ -254,6 +254,11 @@ def tokens(model, w, images):
 def encoder_block(z, w, block, model):
     """Equations (2) and (3)."""
     scale = [w.get(f"{block}/layer_scale{i}/gamma", 1.0) for i in (1, 2)]
+    if model.post_norm:  # arXiv:2111.09883, figure 1
+        branch = attention(z, w, f"{block}/attention", model)
+        z = z + scale[0] * norm(branch, w, f"{block}/norm1", model)
+        branch = block_mlp(z, w, f"{block}/mlp", model)
+        return z + scale[1] * norm(branch, w, f"{block}/norm2", model)
     normalized = norm(z, w, f"{block}/norm1", model)
     z = z + scale[0] * attention(normalized, w, f"{block}/attention", model)
     normalized = norm(z, w, f"{block}/norm2", model)
@@ -350,8 +355,9 @@ def block_weights(model, images):
     w, found = weights_of(model), []
     for index, (z, _) in enumerate(encoder(model, images)):
         block = f"encoder_block_{index}"
-        normalized = norm(z, w, f"{block}/norm1", model)
-        found.append(attention_weights(normalized, w, f"{block}/attention", model))
+        if not model.post_norm:
+            z = norm(z, w, f"{block}/norm1", model)
+        found.append(attention_weights(z, w, f"{block}/attention", model))
     return found
 
 

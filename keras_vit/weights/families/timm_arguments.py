@@ -31,7 +31,7 @@ from keras_vit.weights.families.config_keys import (
     says_nothing,
 )
 from keras_vit.weights.families.family import GELUS, SILUS
-from keras_vit.weights.families.timm_blocks import read_form
+from keras_vit.weights.families.timm_blocks import read_form, read_scale
 
 _TABLE = pathlib.Path(__file__).with_name("timm_architectures.json")
 
@@ -188,6 +188,13 @@ def _initial_scale(model: JSON) -> float | None:
     return 1e-5 if model.layer_scale == 0 else model.layer_scale
 
 
+def _post_norm(model: JSON) -> bool:
+    """`EvaBlockPostNorm` has no QK norm."""
+    if model.post_norm and model.qk_norm:
+        raise ValueError("post_norm without qk_norm")
+    return bool(model.post_norm)
+
+
 def _attention_type(model: JSON) -> str:
     if model.query_bias != model.value_bias or model.key_bias > model.query_bias:
         raise ValueError("query_bias and value_bias alone or with key_bias")
@@ -245,8 +252,7 @@ _VIT: Keys = {
     "scale_attn_norm": says("attention_norm", default=False),
     "scale_mlp_norm": says("mlp_norm", default=False),
     "proj_bias": says("output_bias", "mlp_bias", default=True),
-    # timm takes 0 for none here.
-    "init_values": says("layer_scale", default=0, read=lambda value, _: value or None),
+    "init_values": says("layer_scale", default=0, read=read_scale),
     "class_token": says("class_token", default=True),
     "pos_embed": says(
         "position_embedding",
@@ -293,7 +299,9 @@ _EVA: Keys = {
     "init_values": says(
         "layer_scale",
         default=False,
-        read=lambda value, _: None if value is False else value,
+        read=lambda value, config: (
+            None if value is False or config["use_post_norm"] else value
+        ),
         write=_initial_scale,
     ),
     "class_token": says("class_token", default=True),
@@ -327,7 +335,7 @@ _EVA: Keys = {
     "rope_shift_coords": says("rotary_shift"),
     "rope_jitter_coords": says("rotary_jitter"),
     "rope_rescale_coords": says("rotary_rescale"),
-    "use_post_norm": must_be(False),
+    "use_post_norm": says("post_norm", default=False, write=_post_norm),
     "use_pre_transformer_norm": ConfigKey(
         _norm_before,
         default=False,

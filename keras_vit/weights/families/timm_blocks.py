@@ -30,11 +30,13 @@ class BlockForm:
         options: Options of ours that the class implies; others have their defaults.
         architectures: Name of one that has such blocks by our `norm`, as no JSON
             states the class; none for the form that every architecture may have.
+        scaled: Whether `init_values` is of a LayerScale, not of the norms' gamma.
     """
 
     rows: tuple[ArrayRow, ...]
     options: Mapping[str, JSON] = dataclasses.field(default_factory=dict)
     architectures: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    scaled: bool = True
 
 
 def mlp_rows(theirs: str, ours: str) -> tuple[ArrayRow, ...]:
@@ -93,6 +95,12 @@ def _block() -> tuple[ArrayRow, ...]:
 _BLOCK = _block()
 BLOCKS = {
     "Block": BlockForm(_BLOCK),
+    "ResPostBlock": BlockForm(
+        _BLOCK,
+        {"post_norm": True},
+        {"layer": "vit_base_patch16_rpn_224"},
+        scaled=False,
+    ),
 }
 BLOCK_ROWS = tuple(dict.fromkeys(row for form in BLOCKS.values() for row in form.rows))
 # The options that a form of block decides, with their defaults.
@@ -111,6 +119,12 @@ def read_form(value: JSON, config: Config) -> Mapping[str, JSON]:
     """What `block_fn` states."""
     form: BlockForm = OneOf(BLOCKS)(value, config)
     return {**BLOCK_OPTIONS, **form.options}
+
+
+def read_scale(value: JSON, config: Config) -> JSON:
+    """What `init_values` states, where 0 is none."""
+    form = BLOCKS.get(str(config["block_fn"]))
+    return None if form is not None and not form.scaled else value or None
 
 
 def form_of(model: JSON) -> BlockForm | None:

@@ -132,7 +132,8 @@ def test_assumptions_without_a_config_are_reported(tiny_vit, tmp_path, caplog, c
     keras_vit.VisionTransformer.from_preset(path, heads=5, grid=(11, 7))
     assert "no config.json states these, assumed: gelu='exact', " in caplog.text
     assert main(["info", str(path)]) == 0
-    assert "gelu, heads, norm_epsilon, pooling: there is no" in capsys.readouterr().out
+    unsaid = "gelu, heads, norm_epsilon, pooling, post_norm"
+    assert unsaid in capsys.readouterr().out
 
 
 # Another pooling
@@ -318,14 +319,6 @@ def test_what_keras_hub_makes_is_read(tmp_path, biased):
     assert (model.query_bias, model.output_bias) == (biased, biased)
     pixels = random.uniform(-1, 1, (2, 28, 28, 3)).astype("float32")
     np.testing.assert_allclose(model(pixels), twin(pixels), rtol=0, atol=1e-5)
-
-
-def test_timms_blocks_with_later_norms_are_refused(tiny_vit, tmp_path):
-    """Their arrays have the names and shapes of those of pre-norm blocks."""
-    name = "vit_base_patch16_rpn_224"
-    path = foreign_files.timm(tiny_vit(), tmp_path, architecture=name)
-    with pytest.raises(WeightsFileError, match=f"`block_fn` of timm's '{name}' must"):
-        arguments_of(path)
 
 
 # The command line

@@ -35,7 +35,6 @@ FEW = (
 )
 # Reasons, of the few above.
 REFUSED = {
-    "vit_base_patch16_rpn_224": "`block_fn`",
     "vit_base_mci_224": "HybridEmbed of ConvStem",
     "test_vit3": "'map' of all tokens, registers included",
     "vit_base_patch16_sapiens2": "`attn_only_layer_scale`",

@@ -39,9 +39,10 @@ KINDS = {
         "class_token": False,
         "pooling": "query",
     },
+    "EVA-02 E": {"post_norm": True, "key_bias": False},
     "DeiT": {"distilled": True, "register_tokens": 1},
 }
-SLOW = ("RoPE-Mixed", "shared table", "CLIP", "DeiT")
+SLOW = ("RoPE-Mixed", "shared table", "CLIP", "EVA-02 E", "DeiT")
 
 
 @pytest.mark.parametrize("export_format", ["onnx", "litert"])
