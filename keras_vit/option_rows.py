@@ -38,7 +38,17 @@ class Check(NamedTuple):
 
 
 class ShownBy(NamedTuple):
-    """The weight whose presence in a checkpoint shows that a boolean is true."""
+    """The weight whose presence in a checkpoint shows a boolean."""
+
+    path: str
+    value: bool = True
+
+
+class CountedBy(NamedTuple):
+    """The weights whose number in a checkpoint shows an integer.
+
+    They are counted from 0, in the place of `{n}`; the first may be absent.
+    """
 
     path: str
 
@@ -72,13 +82,15 @@ class OptionRow(NamedTuple):
         about: What it is, a sentence or more.
         check: What else it must be.
         shown_by: The weight that shows it, see `ShownBy`.
+        counted_by: The weights that show it, see `CountedBy`.
         marks: Such as `ADAPTABLE`.
     """
 
     kind: Any
     about: str
     check: Check | None
-    shown_by: str | None
+    shown_by: ShownBy | None
+    counted_by: CountedBy | None
     marks: frozenset[Mark]
 
     @property
@@ -121,7 +133,8 @@ def _row(annotation: Any, plain: Any) -> OptionRow:
         plain,
         texts[0] if texts else "",
         next((note for note in notes if isinstance(note, Check)), None),
-        next((note.path for note in notes if isinstance(note, ShownBy)), None),
+        next((note for note in notes if isinstance(note, ShownBy)), None),
+        next((note for note in notes if isinstance(note, CountedBy)), None),
         frozenset(note for note in notes if isinstance(note, Mark)),
     )
 

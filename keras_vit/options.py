@@ -17,6 +17,7 @@ from keras_vit.option_rows import (
     OF_THE_SIZE,
     UNSEEN,
     Check,
+    CountedBy,
     Mark,
     ShownBy,
     at_least,
@@ -69,7 +70,12 @@ PatchSize = Annotated[
     "feature map.",
 ]
 Width = Annotated[Count, OF_THE_SIZE, "Width D of the tokens."]
-Depth = Annotated[Count, OF_THE_SIZE, "Number of encoder blocks."]
+Depth = Annotated[
+    Count,
+    OF_THE_SIZE,
+    CountedBy("encoder_block_{n}/norm1/gamma"),
+    "Number of encoder blocks.",
+]
 MLPDim = Annotated[
     Count, OF_THE_SIZE, "Width M of the hidden layer in each block's MLP."
 ]

@@ -13,7 +13,12 @@ from keras_vit.errors import WeightsFileError
 from keras_vit.typing import Array
 from keras_vit.weights.families.family import Family
 from keras_vit.weights.families.google import ALL_BLOCKS, ONE_BLOCK
-from keras_vit.weights.families.layouts import ArrayRow, Layout, match_theirs
+from keras_vit.weights.families.layouts import (
+    ArrayRow,
+    Layout,
+    match_ours,
+    match_theirs,
+)
 from keras_vit.weights.families.registry import FAMILIES
 from keras_vit.weights.reading import ArrayFile, open_arrays
 from keras_vit.weights.stored_arrays import StoredArray
@@ -90,6 +95,7 @@ class Entry:
         array: Where it is stored.
         layout: The order of its axes.
         part, parts: Which of several weights in one array, on its first axis.
+        width: Of each part but the first, which takes the rest; `None` for equal parts.
         block: Which block, where a scan has stacked all blocks into one array.
         half: 0 or 1 where the array is a half of the weight's last axis.
         other: The entry of the other half, for the first one.
@@ -100,6 +106,7 @@ class Entry:
     layout: Layout
     part: int = 0
     parts: int = 1
+    width: int | None = None
     block: int | None = None
     half: int | None = None
     other: "Entry | None" = None
@@ -108,8 +115,15 @@ class Entry:
         if self.block is not None:
             array = array[self.block]
         if self.parts > 1:
-            array = np.split(array, self.parts)[self.part]
+            array = np.split(array, self._ends or self.parts)[self.part]
         return self.layout.read(array)
+
+    @property
+    def _ends(self) -> list[int]:
+        """Where parts of different sizes end, from the end of the axis."""
+        if self.width is None:
+            return []
+        return [-self.width * later for later in range(self.parts - 1, 0, -1)]
 
     @property
     def raw_shape(self) -> tuple[int, ...]:
@@ -286,8 +300,9 @@ def _checkpoint(file: ArrayFile, key: str) -> Checkpoint:
     stacked = family.mark not in inside
     entries: dict[str, Entry] = {}
     unknown, second = [], []
+    width = _width(family.rows, inside, file)
     for bare, name in inside.items():
-        found = _entries(family.rows, bare, name, file.arrays[name], stacked)
+        found = _entries(family.rows, bare, name, file.arrays[name], width, stacked)
         if bare.startswith(family.second_classifiers or ("\0",)):
             second.append(name)
         elif not found:
@@ -321,8 +336,25 @@ def _is_alone(entry: Entry) -> bool:
     return entry.half is not None and entry.other is None
 
 
+def _width(
+    rows: tuple[ArrayRow, ...], inside: Mapping[str, str], file: ArrayFile
+) -> int:
+    """Width D of the tokens; 0 where no array of the usual shape shows it."""
+    for row, bare, _ in match_ours(rows, "embedding/kernel"):
+        if bare in inside:
+            array = file.arrays[inside[bare]]
+            if len(array.shape) == 4:
+                return Entry(bare, array, row.layout).shape()[-1]
+    return 0
+
+
 def _entries(
-    rows: tuple[ArrayRow, ...], bare: str, name: str, array: StoredArray, stacked: bool
+    rows: tuple[ArrayRow, ...],
+    bare: str,
+    name: str,
+    array: StoredArray,
+    width: int,
+    stacked: bool,
 ) -> dict[str, Entry]:
     """Entries for our weights in one of the file's arrays."""
     if stacked and ALL_BLOCKS in bare:
@@ -331,7 +363,7 @@ def _entries(
             return found
         for block in range(array.shape[0] if array.shape else 0):
             one = bare.replace(ALL_BLOCKS, ONE_BLOCK.format(block))
-            for path, entry in _entries(rows, one, name, array, False).items():
+            for path, entry in _entries(rows, one, name, array, width, False).items():
                 found[path] = dataclasses.replace(entry, block=block)
         return found
     match = match_theirs(rows, bare)
@@ -339,7 +371,11 @@ def _entries(
         return {}
     row, paths = match
     return {
-        path: Entry(name, array, row.layout, part, len(paths), half=row.half)
+        path: Entry(
+            *(name, array, row.layout, part, len(paths)),
+            width=width if row.rest else None,
+            half=row.half,
+        )
         for part, path in enumerate(paths)
         if path
     }

@@ -231,9 +231,14 @@ def _evidence(
     checkpoint: Checkpoint, name: str, value: Any, shown: Mapping[str, Any]
 ) -> str:
     """What the arrays show of an option, and which of them."""
-    path = rows(ViTOptions)[name].shown_by or _SHOWN_BY.get(name)
-    if name == "depth":
-        path = f"encoder_block_{shown[name] - 1}/norm1/gamma"
+    row, path = rows(ViTOptions)[name], _SHOWN_BY.get(name)
+    if row.shown_by is not None:
+        path = row.shown_by.path
+    if row.counted_by is not None:
+        here, wanted = (
+            row.counted_by.path.format(n=n - 1) for n in (shown[name], value)
+        )
+        path = here if here in checkpoint.entries else wanted
     found = f"{name}={shown[name]!r}" if name in shown else f"another {name}"
     if path is None:
         return found

@@ -60,6 +60,11 @@ def _count(shapes: Shapes, pattern: str) -> int:
     return largest
 
 
+def _largest(shapes: Shapes, path: str) -> int:
+    """Largest number in the place of `{n}` over all paths; the first may be absent."""
+    return max(_count(shapes, re.escape(path).replace(r"\{n\}", r"(\d+)")), 0)
+
+
 def _mlp(shapes: Shapes) -> dict[str, Any]:
     """Hidden width, and whether the first layer returns a SwiGLU's gate as well."""
     first = shapes["encoder_block_0/mlp/Dense_0/kernel"][-1]
@@ -99,7 +104,6 @@ def shown_options(checkpoint: Checkpoint, shapes: Shapes) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "patch_size": kernel[0],
         "width": kernel[-1],
-        "depth": _count(shapes, r"encoder_block_(\d+)/norm1/gamma") + 1,
         **_mlp(shapes),
         "norm": "layer" if "encoder_block_0/norm1/beta" in shapes else "rms",
         "channels": shapes[_first_kernel(shapes)][2],
@@ -117,9 +121,15 @@ def shown_options(checkpoint: Checkpoint, shapes: Shapes) -> dict[str, Any]:
             else None
         ),
         **{
-            name: row.shown_by in shapes
+            name: (row.shown_by.path in shapes) == row.shown_by.value
             for name, row in rows(ViTOptions).items()
             if row.shown_by is not None
+        },
+        **{
+            name: max(_count(shapes, row.counted_by.path.replace("{n}", r"(\d+)")), 0)
+            + 1
+            for name, row in rows(ViTOptions).items()
+            if row.counted_by is not None
         },
         **_stem(shapes),
     }

@@ -102,11 +102,13 @@ class ArrayRow:
     """One array of a family, or one for each block, stage and unit.
 
     Args:
-        theirs: Its name. `{i}`, `{s}`, `{u}` stand for our numbers of block (from 0),
-            stage and unit (from 1); `{i1}` counts from 1, `{s0}` and `{u0}` from 0,
-            `{u02}` is padded to two digits.
+        theirs: Its name. `{i}`, `{b}`, `{s}`, `{u}` stand for our numbers of block and
+            branch (from 0), stage and unit (from 1); `{i1}` counts from 1, `{s0}` and
+            `{u0}` from 0, `{u02}` is padded to two digits.
         ours: The path of our weight; several where their array holds ours one after
             the other on its first axis, "" for a part that we have no weight for.
+        rest: Whether the first of several takes what the others leave, of which each
+            has the width D there. Else all have the same.
         layout: The order of its axes.
         half: 0 or 1 where their array is the first or the second half of our weight's
             last axis, such as the gate and the values of a SwiGLU.
@@ -116,13 +118,18 @@ class ArrayRow:
     ours: tuple[str, ...]
     layout: Layout = SAME
     half: int | None = None
+    rest: bool = False
 
 
 def row(
-    theirs: str, *ours: str, layout: Layout = SAME, half: int | None = None
+    theirs: str,
+    *ours: str,
+    layout: Layout = SAME,
+    half: int | None = None,
+    rest: bool = False,
 ) -> ArrayRow:
     """Make an `ArrayRow`."""
-    return ArrayRow(theirs, ours, layout, half)
+    return ArrayRow(theirs, ours, layout, half, rest)
 
 
 def affine(
@@ -160,7 +167,7 @@ def together(theirs: str, ours: str, names: tuple[str, ...]) -> tuple[ArrayRow, 
     )
 
 
-_NUMBER = re.compile(r"\\\{([isu])(0|1|02)?\\\}")
+_NUMBER = re.compile(r"\\\{([bisu])(0|1|02)?\\\}")
 # What is added to their number to get ours.
 _OFFSETS = {None: 0, "02": 0, "0": 1, "1": -1}
 
@@ -190,7 +197,7 @@ def named(template: str, numbers: dict[str, int]) -> str:
         value = numbers[match[1]] - _OFFSETS[match[2]]
         return f"{value:02d}" if match[2] == "02" else str(value)
 
-    return re.sub(r"\{([isu])(0|1|02)?\}", number, template)
+    return re.sub(r"\{([bisu])(0|1|02)?\}", number, template)
 
 
 def match_theirs(
