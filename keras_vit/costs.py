@@ -287,12 +287,13 @@ class _Sums:
         """The blocks on N tokens, each of which attends to `attended` tokens."""
         d, m = spec.width, spec.mlp_dim
         first = m * (1 + spec.swiglu)  # the outputs of the MLP's first layer
+        steps = 2 - spec.parallel  # residual branches
         biased = (spec.query_bias, spec.key_bias, spec.value_bias, spec.output_bias)
         biases = d * sum(biased) + (d + first) * spec.mlp_bias
-        scales = 0 if spec.layer_scale is None else 2 * d
+        scales = 0 if spec.layer_scale is None else steps * d
         self.parameters += spec.depth * (4 * d * d + d * (m + first) + biases + scales)
         head_width = d // spec.heads
-        normalized = d * (2 + spec.attention_norm) + m * spec.mlp_norm
+        normalized = d * (steps + spec.attention_norm) + m * spec.mlp_norm
         normalized += 2 * head_width * spec.qk_norm
         self.add_norms(spec, spec.depth * normalized)
         attention = 4 * n * d * d + 2 * n * attended * d
@@ -310,8 +311,9 @@ class _Sums:
         # Kept for the backward pass: the inputs of both norms, of the query, key and
         # value projections, of the attention's two products (three tensors, and the
         # weights), of the output projection, of the MLP, and of its GELU and second
-        # layer.
-        self.kept += spec.depth * (8 * tokens + scores + hidden)
+        # layer. Where both are parallel, they have one input and one norm.
+        inputs = 8 - 2 * spec.parallel
+        self.kept += spec.depth * (inputs * tokens + scores + hidden)
 
     def add_final_norm(self, spec: "ViTOptions | VisionTransformer", n: int) -> None:
         """The norm after the blocks; its input and the head's are kept."""

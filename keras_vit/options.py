@@ -208,6 +208,12 @@ class BlockOptions(AttentionOptions, MLPOptions):
         "Whether the norms of a block are the last step of its residual branches, not "
         "the first (arXiv:2111.09883), as in EVA-02's CLIP of size E.",
     ] = False
+    parallel: Annotated[
+        bool,
+        ShownBy("encoder_block_0/norm2/gamma", False),
+        "Whether attention and MLP of a block read the same normalized tokens and are "
+        "one residual branch, as in ViT-22B (arXiv:2302.05442).",
+    ] = False
     layer_scale: Annotated[
         Number | None,
         "Initial value of the learned vector that scales each residual branch "
@@ -563,6 +569,12 @@ class ViTOptions(EncoderOptions, ModelOptions):
             any(length % side for length in image_size_pair(self.image_size)),
             rule,
             sizes,
+        )
+        yield (
+            self.parallel and self.post_norm,
+            "A `parallel` block has one norm before its attention and its MLP, and "
+            "`post_norm` moves those of two branches",
+            ("parallel", "post_norm"),
         )
         yield (
             self.pooling == "token" and not self.class_token,

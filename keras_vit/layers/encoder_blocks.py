@@ -137,7 +137,8 @@ class _AnyBlock(ConfiguredLayer):
 class EncoderBlock(OptionsLayer, _AnyBlock):
     """One encoder block (equations 2 and 3), pre-norm by default.
 
-    With `post_norm` the norms are the last step of the residual branches.
+    With `post_norm` the norms are the last step of the residual branches. With
+    `parallel` there is one branch: x + attention(norm(x)) + MLP(norm(x)).
 
     Args:
         mlp_dim: Width M of the MLP's hidden layer.
@@ -185,7 +186,9 @@ class EncoderBlock(OptionsLayer, _AnyBlock):
             name="attention",
             dtype=dtype,
         )
-        self.norm2 = norm(self.norm_epsilon, name="norm2", dtype=dtype)
+        self.norm2 = None
+        if not self.parallel:
+            self.norm2 = norm(self.norm_epsilon, name="norm2", dtype=dtype)
         self.mlp = MLP(
             mlp_dim,
             **part_of(options.MLPOptions, self),
@@ -197,7 +200,9 @@ class EncoderBlock(OptionsLayer, _AnyBlock):
             self.stochastic_depth, dtype=dtype
         )
         self.layer_scale1 = self._layer_scale("layer_scale1")
-        self.layer_scale2 = self._layer_scale("layer_scale2")
+        self.layer_scale2 = None
+        if not self.parallel:
+            self.layer_scale2 = self._layer_scale("layer_scale2")
 
     def _layer_scale(self, name: str) -> LayerScale | None:
         if self.layer_scale is None:
@@ -224,6 +229,9 @@ class EncoderBlock(OptionsLayer, _AnyBlock):
         if self.post_norm:
             branch = self.norm1(branch, training=training)
         tokens = tokens if count is None else tokens[:, :count]
+        if self.norm2 is None:  # parallel
+            branch += self.mlp(tokens, project=self.norm1.dense, training=training)
+            return self._add(tokens, branch, self.layer_scale1, training)
         tokens = self._add(tokens, branch, self.layer_scale1, training)
         if self.post_norm:
             branch = self.norm2(self.mlp(tokens, training=training), training=training)

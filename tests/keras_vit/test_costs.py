@@ -129,6 +129,7 @@ PATCHES = {"pooling": "avg", "class_token": False}
         {"position_embedding": "learned_2d", "position_placement": "every_layer"},
         {"position_embedding": "sincos2d", **PATCHES},
         {"post_norm": True},
+        {"parallel": True, "layer_scale": 0.1, "norm": "rms"},
     ],
 )
 def test_every_option_has_its_parameters_and_operations(kwargs, tiny_vit):

@@ -35,6 +35,7 @@ BLOCK = {
     "mlp_bias": False,
     "rotary_pairing": "neighbors",
     "post_norm": True,
+    "parallel": False,
 }
 ARGUMENTS = {
     "AttentionPooling": {

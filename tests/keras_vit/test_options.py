@@ -104,6 +104,7 @@ def test_projections_without_biases_have_kernels_alone():
         ({"key_bias": False}, {"attention/key/bias"}),
         ({"mlp_bias": False}, {"mlp/Dense_0/bias", "mlp/Dense_1/bias"}),
         ({"norm": "rms"}, {"norm1/beta", "norm2/beta"}),
+        ({"parallel": True}, {"norm2/gamma", "norm2/beta"}),
     ],
 )
 def test_an_option_takes_these_weights_from_a_block(kwargs, lacking):

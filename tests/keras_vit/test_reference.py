@@ -55,6 +55,7 @@ FORMS += [
     {**DEPTH_1, "pooling": "query", "key_bias": False, "register_tokens": 2},
     {"register_tokens": 2, "distilled": True},
     {"post_norm": True, "norm_epsilon": 0.3, "pooling": "avg"},
+    {"parallel": True, "layer_scale": 0.1, "qk_norm": True},
 ]
 LONG_FORMS = [
     {"pooling": "token", "gelu": "exact"},
@@ -84,6 +85,8 @@ LONG_FORMS = [
     {"swiglu": True, "pooling": "map", "layer_scale": 0.1},
     {"post_norm": True, "norm": "rms", "swiglu": True, "layer_scale": 0.1},
     {"post_norm": True, "position_embedding": "relative"},
+    {"parallel": True, "norm": "rms", "swiglu": True, "pooling": "avg"},
+    {"parallel": True, "position_embedding": "relative"},
     {**NO_CLASS, "post_norm": True, "attention": "axial", "pooling": "avg"},
     {
         "attention": "axial",
@@ -199,6 +202,7 @@ def _reference_loss(model, images, labels):
             {"width": 24, "heads": 3, "rotary": "mixed", "rotary_pairing": "neighbors"},
             {"norm": "rms", "attention_norm": True, "mlp_norm": True, "gelu": "quick"},
             {"post_norm": True},
+            {"parallel": True, "layer_scale": 0.1},
             {"pooling": "avg"},
         ],
     ),

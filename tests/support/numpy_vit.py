@@ -260,6 +260,10 @@ def encoder_block(z, w, block, model):
         branch = block_mlp(z, w, f"{block}/mlp", model)
         return z + scale[1] * norm(branch, w, f"{block}/norm2", model)
     normalized = norm(z, w, f"{block}/norm1", model)
+    if model.parallel:  # arXiv:2302.05442, section 2
+        branch = attention(normalized, w, f"{block}/attention", model)
+        branch = branch + block_mlp(normalized, w, f"{block}/mlp", model)
+        return z + scale[0] * branch
     z = z + scale[0] * attention(normalized, w, f"{block}/attention", model)
     normalized = norm(z, w, f"{block}/norm2", model)
     return z + scale[1] * block_mlp(normalized, w, f"{block}/mlp", model)

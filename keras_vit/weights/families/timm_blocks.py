@@ -92,6 +92,32 @@ def _block() -> tuple[ArrayRow, ...]:
     )
 
 
+def _scaling_block() -> tuple[ArrayRow, ...]:
+    """Of `ParallelScalingBlock`: one projection for the MLP and the attention."""
+    theirs, ours = "blocks.{i}", "encoder_block_{i}"
+    layers = ("mlp/Dense_0", *(f"attention/{n}" for n in ("query", "key", "value")))
+    return (
+        *norm(f"{theirs}.in_norm.", f"{ours}/norm1"),
+        row(
+            f"{theirs}.in_proj.weight",
+            *(f"{ours}/{layer}/kernel" for layer in layers),
+            layout=LINEAR,
+            rest=True,
+        ),
+        row(
+            f"{theirs}.in_proj.bias",
+            *(f"{ours}/{layer}/bias" for layer in layers),
+            rest=True,
+        ),
+        row(f"{theirs}.mlp_bias", f"{ours}/mlp/Dense_0/bias"),
+        *norm(f"{theirs}.q_norm.", f"{ours}/attention/query_norm"),
+        *norm(f"{theirs}.k_norm.", f"{ours}/attention/key_norm"),
+        *affine(f"{theirs}.attn_out_proj.", f"{ours}/attention/out", LINEAR),
+        *affine(f"{theirs}.mlp_out_proj.", f"{ours}/mlp/Dense_1", LINEAR),
+        row(f"{theirs}.ls.gamma", f"{ours}/layer_scale1/gamma"),
+    )
+
+
 _BLOCK = _block()
 BLOCKS = {
     "Block": BlockForm(_BLOCK),
@@ -100,6 +126,11 @@ BLOCKS = {
         {"post_norm": True},
         {"layer": "vit_base_patch16_rpn_224"},
         scaled=False,
+    ),
+    "ParallelScalingBlock": BlockForm(
+        _scaling_block(),
+        {"parallel": True},
+        {"layer": "vit_pwee_patch16_reg1_gap_256", "rms": "vit_base_patch16_xp_224"},
     ),
 }
 BLOCK_ROWS = tuple(dict.fromkeys(row for form in BLOCKS.values() for row in form.rows))

@@ -294,6 +294,7 @@ OTHER = {
     "norm_epsilon": {"norm_epsilon": 1e-5},
     "layer_scale": {"layer_scale": 0.1},
     "post_norm": {"post_norm": True},
+    "parallel": {"parallel": True},
     "rotary": {"rotary": "centered", **WIDE},
     "rotary_pairing": {"rotary_pairing": "neighbors"},
     "rotary_axes": {"rotary_axes": "xy"},

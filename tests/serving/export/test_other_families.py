@@ -40,9 +40,10 @@ KINDS = {
         "pooling": "query",
     },
     "EVA-02 E": {"post_norm": True, "key_bias": False},
+    "ViT-22B": {"parallel": True, "qk_norm": True},
     "DeiT": {"distilled": True, "register_tokens": 1},
 }
-SLOW = ("RoPE-Mixed", "shared table", "CLIP", "EVA-02 E", "DeiT")
+SLOW = ("RoPE-Mixed", "shared table", "CLIP", "EVA-02 E", "ViT-22B", "DeiT")
 
 
 @pytest.mark.parametrize("export_format", ["onnx", "litert"])

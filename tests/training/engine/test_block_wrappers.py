@@ -22,6 +22,7 @@ BLOCKS = {
     "all normalized": {"norm": "rms", "attention_norm": True, "mlp_norm": True},
     "rotary": {"rotary": "mixed", "rotary_pairing": "neighbors", **WIDE},
     "post-norm": {"post_norm": True, "layer_scale": 0.5},
+    "parallel": {"parallel": True, "layer_scale": 0.5},
     "relative bias": {"relative_bias": "every_layer"},
     "shared relative bias": {"relative_bias": "shared"},
     "patches alone": PATCHES,
