@@ -141,7 +141,8 @@ def vit_costs(
         sums.parameters += options.depth * width
     sums.add_final_norm(options, tokens)
     if options.relative_bias is not None:
-        tables = options.depth if options.relative_bias == "every_layer" else 1
+        own = options.relative_bias == "every_layer"
+        tables = options.depth * options.branches if own else 1
         rows = (2 * grid.height - 1) * (2 * grid.width - 1) + 3
         sums.parameters += tables * rows * options.heads
     if options.pooling in ("map", "query"):
@@ -166,6 +167,8 @@ def _positions(
         case "learned_2d":
             return tables * (d * own + d // 2 * (grid.height + grid.width))
         case "relative":
+            own = options.position_placement == "every_layer"
+            tables *= options.branches if own else 1
             return tables * d // options.heads * (2 * (prefix + grid.positions) - 1)
     return 0
 
@@ -285,21 +288,21 @@ class _Sums:
         self, spec: "ViTOptions | VisionTransformer", n: int, attended: int
     ) -> None:
         """The blocks on N tokens, each of which attends to `attended` tokens."""
-        d, m = spec.width, spec.mlp_dim
+        d, m, blocks = spec.width, spec.mlp_dim, spec.depth * spec.branches
         first = m * (1 + spec.swiglu)  # the outputs of the MLP's first layer
         steps = 2 - spec.parallel  # residual branches
         biased = (spec.query_bias, spec.key_bias, spec.value_bias, spec.output_bias)
         biases = d * sum(biased) + (d + first) * spec.mlp_bias
         scales = 0 if spec.layer_scale is None else steps * d
-        self.parameters += spec.depth * (4 * d * d + d * (m + first) + biases + scales)
+        self.parameters += blocks * (4 * d * d + d * (m + first) + biases + scales)
         head_width = d // spec.heads
         normalized = d * (steps + spec.attention_norm) + m * spec.mlp_norm
         normalized += 2 * head_width * spec.qk_norm
-        self.add_norms(spec, spec.depth * normalized)
+        self.add_norms(spec, blocks * normalized)
         attention = 4 * n * d * d + 2 * n * attended * d
         if spec.position_embedding == "relative":  # scores of all offsets, and a zero
             attention += 2 * n * n * d
-        self.macs += spec.depth * (attention + n * d * (first + m))
+        self.macs += blocks * (attention + n * d * (first + m))
         tokens, scores = n * d, spec.heads * n * attended
         # A GELU's input and output; a SwiGLU's gate before and after SiLU, its values
         # and their product.
@@ -313,7 +316,7 @@ class _Sums:
         # weights), of the output projection, of the MLP, and of its GELU and second
         # layer. Where both are parallel, they have one input and one norm.
         inputs = 8 - 2 * spec.parallel
-        self.kept += spec.depth * (inputs * tokens + scores + hidden)
+        self.kept += blocks * (inputs * tokens + scores + hidden)
 
     def add_final_norm(self, spec: "ViTOptions | VisionTransformer", n: int) -> None:
         """The norm after the blocks; its input and the head's are kept."""

@@ -214,6 +214,12 @@ class BlockOptions(AttentionOptions, MLPOptions):
         "Whether attention and MLP of a block read the same normalized tokens and are "
         "one residual branch, as in ViT-22B (arXiv:2302.05442).",
     ] = False
+    branches: Annotated[
+        Count,
+        CountedBy("encoder_block_0/branch_{n}/norm1/gamma"),
+        "Number of attentions side by side in a block, which read the same tokens, and "
+        "of MLPs side by side after them (arXiv:2203.09795).",
+    ] = 1
     layer_scale: Annotated[
         Number | None,
         "Initial value of the learned vector that scales each residual branch "

@@ -138,7 +138,8 @@ class EncoderBlock(OptionsLayer, _AnyBlock):
     """One encoder block (equations 2 and 3), pre-norm by default.
 
     With `post_norm` the norms are the last step of the residual branches. With
-    `parallel` there is one branch: x + attention(norm(x)) + MLP(norm(x)).
+    `parallel` there is one branch: x + attention(norm(x)) + MLP(norm(x)). Of several
+    `branches` the block itself has the first, `branch_1` and so on the others.
 
     Args:
         mlp_dim: Width M of the MLP's hidden layer.
@@ -199,6 +200,15 @@ class EncoderBlock(OptionsLayer, _AnyBlock):
         self.stochastic_depth_layer = StochasticDepth(
             self.stochastic_depth, dtype=dtype
         )
+        self.others = [
+            EncoderBlock(
+                *(mlp_dim, heads, relative_stddev, relative_bias_grid),
+                **{**part_of(options.BlockOptions, self), "branches": 1},
+                name=f"branch_{number}",
+                dtype=dtype,
+            )
+            for number in range(1, self.branches)
+        ]
         self.layer_scale1 = self._layer_scale("layer_scale1")
         self.layer_scale2 = None
         if not self.parallel:
@@ -211,7 +221,8 @@ class EncoderBlock(OptionsLayer, _AnyBlock):
 
     def build(self, tokens_shape: SequenceShape) -> None:
         scales = (self.layer_scale1, self.layer_scale2)
-        for layer in (self.norm1, self.attention, self.norm2, self.mlp, *scales):
+        layers = (self.norm1, self.attention, self.norm2, self.mlp, *scales)
+        for layer in (*layers, *self.others):
             if layer is not None:
                 layer.build(tokens_shape)
 
@@ -224,20 +235,41 @@ class EncoderBlock(OptionsLayer, _AnyBlock):
         tokens, positions = ops.cast(tokens, self.compute_dtype), _positions(context)
         asked_for = (context or {}).get("asked_for")
         count = None if asked_for is None else asked_for.shape[1]
+        x = tokens if count is None else tokens[:, :count]
+        for block in (self, *self.others):
+            x = x + block.attention_branch(tokens, positions, count, training)
+        if self.parallel:
+            return x
+        tokens = x
+        for block in (self, *self.others):
+            x = x + block.mlp_branch(tokens, training)
+        return x
+
+    def attention_branch(
+        self,
+        tokens: Tokens,
+        positions: AttentionPositions,
+        count: int | None,
+        training: bool,
+    ) -> Tokens:
+        """What is added to the first tokens, or all; with a parallel MLP."""
         branch = self._attend(tokens, positions, count, training)
         branch = self.dropout_layer(branch, training=training)
         if self.post_norm:
             branch = self.norm1(branch, training=training)
-        tokens = tokens if count is None else tokens[:, :count]
-        if self.norm2 is None:  # parallel
+        if self.parallel:
+            tokens = tokens if count is None else tokens[:, :count]
             branch += self.mlp(tokens, project=self.norm1.dense, training=training)
-            return self._add(tokens, branch, self.layer_scale1, training)
-        tokens = self._add(tokens, branch, self.layer_scale1, training)
+        return self._scaled(branch, self.layer_scale1, training)
+
+    def mlp_branch(self, tokens: Tokens, training: bool) -> Tokens:
+        """What is added to the tokens after the attention, unless it is parallel."""
+        norm2 = cast(keras.layers.Layer, self.norm2)
         if self.post_norm:
-            branch = self.norm2(self.mlp(tokens, training=training), training=training)
+            branch = norm2(self.mlp(tokens, training=training), training=training)
         else:
-            branch = self.mlp(tokens, project=self.norm2.dense, training=training)
-        return self._add(tokens, branch, self.layer_scale2, training)
+            branch = self.mlp(tokens, project=norm2.dense, training=training)
+        return self._scaled(branch, self.layer_scale2, training)
 
     def _attend(
         self,
@@ -255,7 +287,7 @@ class EncoderBlock(OptionsLayer, _AnyBlock):
                 training=training,
             )
         if "relative_embedding" not in positions and self.relative_stddev is None:
-            inputs = self._attended(tokens, training)
+            inputs = self.attended(tokens, training)
             return self.attention(
                 inputs,
                 queries=inputs[:, :count],
@@ -265,28 +297,32 @@ class EncoderBlock(OptionsLayer, _AnyBlock):
         # Relative scores are computed of all tokens with all.
         return self._attend(tokens, positions, None, training)[:, :count]
 
-    def _attended(self, tokens: Tokens, training: bool = False) -> Tokens:
+    def attended(self, tokens: Tokens, training: bool = False) -> Tokens:
         """What the attention reads."""
         return tokens if self.post_norm else self.norm1(tokens, training=training)
 
     def attention_weights(
         self, tokens: Tokens, context: BlockContext | None = None
     ) -> Weights:
-        """Attention weights [B, A, N, N] in float32, a softmax over the last axis."""
-        return self.attention.attention_weights(
-            self._attended(tokens), positions=_positions(context)
-        )
+        """Attention weights [B, A, N, N] in float32, a softmax over the last axis.
 
-    def _add(
-        self,
-        tokens: Tokens,
-        branch: Tokens,
-        layer_scale: LayerScale | None,
-        training: bool,
+        The heads are those of all branches, one branch after the other.
+        """
+        weights = [
+            block.attention.attention_weights(
+                block.attended(tokens), positions=_positions(context)
+            )
+            for block in (self, *self.others)
+        ]
+        return weights[0] if len(weights) == 1 else ops.concatenate(weights, axis=1)
+
+    def _scaled(
+        self, branch: Tokens, layer_scale: LayerScale | None, training: bool
     ) -> Tokens:
+        """A residual branch, scaled, or dropped in training."""
         if layer_scale is not None:
             branch = layer_scale(branch)
-        return tokens + self.stochastic_depth_layer(branch, training=training)
+        return self.stochastic_depth_layer(branch, training=training)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

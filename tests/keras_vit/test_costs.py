@@ -130,6 +130,9 @@ PATCHES = {"pooling": "avg", "class_token": False}
         {"position_embedding": "sincos2d", **PATCHES},
         {"post_norm": True},
         {"parallel": True, "layer_scale": 0.1, "norm": "rms"},
+        {"branches": 3, "layer_scale": 0.1, "qk_norm": True},
+        {"branches": 2, "position_embedding": "relative"},
+        {"branches": 2, "relative_bias": "every_layer"},
     ],
 )
 def test_every_option_has_its_parameters_and_operations(kwargs, tiny_vit):

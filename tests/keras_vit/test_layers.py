@@ -36,6 +36,7 @@ BLOCK = {
     "rotary_pairing": "neighbors",
     "post_norm": True,
     "parallel": False,
+    "branches": 2,
 }
 ARGUMENTS = {
     "AttentionPooling": {

@@ -56,6 +56,7 @@ FORMS += [
     {"register_tokens": 2, "distilled": True},
     {"post_norm": True, "norm_epsilon": 0.3, "pooling": "avg"},
     {"parallel": True, "layer_scale": 0.1, "qk_norm": True},
+    {"branches": 3, "layer_scale": 0.1},
 ]
 LONG_FORMS = [
     {"pooling": "token", "gelu": "exact"},

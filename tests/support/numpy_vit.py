@@ -253,6 +253,8 @@ def tokens(model, w, images):
 
 def encoder_block(z, w, block, model):
     """Equations (2) and (3)."""
+    if model.branches > 1:
+        return branched_block(z, w, block, model)
     scale = [w.get(f"{block}/layer_scale{i}/gamma", 1.0) for i in (1, 2)]
     if model.post_norm:  # arXiv:2111.09883, figure 1
         branch = attention(z, w, f"{block}/attention", model)
@@ -267,6 +269,23 @@ def encoder_block(z, w, block, model):
     z = z + scale[0] * attention(normalized, w, f"{block}/attention", model)
     normalized = norm(z, w, f"{block}/norm2", model)
     return z + scale[1] * block_mlp(normalized, w, f"{block}/mlp", model)
+
+
+def branched_block(z, w, block, model):
+    """arXiv:2203.09795, equation (2)."""
+    names = [block, *(f"{block}/branch_{n}" for n in range(1, model.branches))]
+    for norm_name, part, scale, function in (
+        ("norm1", "attention", "layer_scale1", attention),
+        ("norm2", "mlp", "layer_scale2", block_mlp),
+    ):
+        z = z + sum(
+            w.get(f"{name}/{scale}/gamma", 1.0)
+            * function(
+                norm(z, w, f"{name}/{norm_name}", model), w, f"{name}/{part}", model
+            )
+            for name in names
+        )
+    return z
 
 
 def axial_block(z, w, block, model):

@@ -48,6 +48,16 @@ def mlp_rows(theirs: str, ours: str) -> tuple[ArrayRow, ...]:
     )
 
 
+def _attention(theirs: str, ours: str) -> tuple[ArrayRow, ...]:
+    return (
+        *together(f"{theirs}.qkv", ours, ("query", "key", "value")),
+        *norm(f"{theirs}.q_norm.", f"{ours}/query_norm"),
+        *norm(f"{theirs}.k_norm.", f"{ours}/key_norm"),
+        *norm(f"{theirs}.norm.", f"{ours}/norm"),
+        *affine(f"{theirs}.proj.", f"{ours}/out", LINEAR),
+    )
+
+
 def _split_projections(theirs: str, ours: str) -> tuple[ArrayRow, ...]:
     """Of `Eva` and `Beit`: biases beside one matrix, or three layers."""
     rows: list[ArrayRow] = []
@@ -70,16 +80,12 @@ def _block() -> tuple[ArrayRow, ...]:
     theirs, ours = "blocks.{i}", "encoder_block_{i}"
     return (
         *norm(f"{theirs}.norm1.", f"{ours}/norm1"),
-        *together(f"{theirs}.attn.qkv", f"{ours}/attention", ("query", "key", "value")),
-        *norm(f"{theirs}.attn.q_norm.", f"{ours}/attention/query_norm"),
-        *norm(f"{theirs}.attn.k_norm.", f"{ours}/attention/key_norm"),
+        *_attention(f"{theirs}.attn", f"{ours}/attention"),
         *_split_projections(f"{theirs}.attn", f"{ours}/attention"),
         row(
             f"{theirs}.attn.relative_position_bias_table",
             f"{ours}/attention/relative_bias",
         ),
-        *norm(f"{theirs}.attn.norm.", f"{ours}/attention/norm"),
-        *affine(f"{theirs}.attn.proj.", f"{ours}/attention/out", LINEAR),
         *norm(f"{theirs}.norm2.", f"{ours}/norm2"),
         *mlp_rows(f"{theirs}.mlp", f"{ours}/mlp"),
         *_split_gate(f"{theirs}.mlp", f"{ours}/mlp"),
@@ -118,6 +124,24 @@ def _scaling_block() -> tuple[ArrayRow, ...]:
     )
 
 
+def _things_block() -> tuple[ArrayRow, ...]:
+    """Of `ParallelThingsBlock`: lists of attentions and of MLPs."""
+    rows: list[ArrayRow] = []
+    for number, branch in (("0", ""), ("{b}", "/branch_{b}")):
+        ours = f"encoder_block_{{i}}{branch}"
+        attention = f"blocks.{{i}}.attns.{number}"
+        mlp = f"blocks.{{i}}.ffns.{number}"
+        rows += [
+            *norm(f"{attention}.norm.", f"{ours}/norm1"),
+            *_attention(f"{attention}.attn", f"{ours}/attention"),
+            row(f"{attention}.ls.gamma", f"{ours}/layer_scale1/gamma"),
+            *norm(f"{mlp}.norm.", f"{ours}/norm2"),
+            *mlp_rows(f"{mlp}.mlp", f"{ours}/mlp"),
+            row(f"{mlp}.ls.gamma", f"{ours}/layer_scale2/gamma"),
+        ]
+    return tuple(rows)
+
+
 _BLOCK = _block()
 BLOCKS = {
     "Block": BlockForm(_BLOCK),
@@ -131,6 +155,9 @@ BLOCKS = {
         _scaling_block(),
         {"parallel": True},
         {"layer": "vit_pwee_patch16_reg1_gap_256", "rms": "vit_base_patch16_xp_224"},
+    ),
+    "ParallelThingsBlock": BlockForm(
+        _things_block(), {"branches": 2}, {"layer": "vit_small_patch16_18x2_224"}
     ),
 }
 BLOCK_ROWS = tuple(dict.fromkeys(row for form in BLOCKS.values() for row in form.rows))

@@ -295,6 +295,7 @@ OTHER = {
     "layer_scale": {"layer_scale": 0.1},
     "post_norm": {"post_norm": True},
     "parallel": {"parallel": True},
+    "branches": {"branches": 2},
     "rotary": {"rotary": "centered", **WIDE},
     "rotary_pairing": {"rotary_pairing": "neighbors"},
     "rotary_axes": {"rotary_axes": "xy"},

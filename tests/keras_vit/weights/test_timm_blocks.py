@@ -19,6 +19,8 @@ FORMS = {
     "ResPostBlock": {"post_norm": True, "qk_norm": True},
     "EvaBlockPostNorm": {"post_norm": True, "key_bias": False, "swiglu": True},
     "ParallelScalingBlock": {"parallel": True, "layer_scale": 0.1},
+    "ParallelThingsBlock": {"branches": 2, "layer_scale": 0.1},
+    "ParallelThingsBlock without LayerScale": {"branches": 2},
     "ParallelScalingBlock with RMSNorm": {
         **{"parallel": True, "norm": "rms", "qk_norm": True},
         **dict.fromkeys(("query_bias", "key_bias", "value_bias"), False),
@@ -28,6 +30,8 @@ ARCHITECTURES = {
     "ResPostBlock": "vit_base_patch16_rpn_224",
     "EvaBlockPostNorm": "vit_base_patch16_rope_224",
     "ParallelScalingBlock": "vit_pwee_patch16_reg1_gap_256",
+    "ParallelThingsBlock": "vit_small_patch16_18x2_224",
+    "ParallelThingsBlock without LayerScale": "vit_small_patch16_18x2_224",
     "ParallelScalingBlock with RMSNorm": "vit_base_patch16_xp_224",
 }
 
@@ -57,6 +61,7 @@ def test_a_model_of_each_form_round_trips(form, tmp_path):
             {"post_norm": True, "key_bias": False, "qk_norm": True},
             "use_post_norm can state post_norm without qk_norm",
         ),
+        ({"branches": 3}, "branches must be 1"),
         ({"parallel": True, "mlp_bias": False}, "mlp_bias must be True"),
         ({"parallel": True, "attention_norm": True}, "no place for encoder_block_0"),
         ({"parallel": True, "key_bias": False}, "no place for encoder_block_0"),

@@ -41,9 +41,10 @@ KINDS = {
     },
     "EVA-02 E": {"post_norm": True, "key_bias": False},
     "ViT-22B": {"parallel": True, "qk_norm": True},
+    "18x2": {"branches": 2},
     "DeiT": {"distilled": True, "register_tokens": 1},
 }
-SLOW = ("RoPE-Mixed", "shared table", "CLIP", "EVA-02 E", "ViT-22B", "DeiT")
+SLOW = ("RoPE-Mixed", "shared table", "CLIP", "EVA-02 E", "ViT-22B", "18x2", "DeiT")
 
 
 @pytest.mark.parametrize("export_format", ["onnx", "litert"])

@@ -23,6 +23,7 @@ BLOCKS = {
     "rotary": {"rotary": "mixed", "rotary_pairing": "neighbors", **WIDE},
     "post-norm": {"post_norm": True, "layer_scale": 0.5},
     "parallel": {"parallel": True, "layer_scale": 0.5},
+    "branches": {"branches": 2, "layer_scale": 0.5},
     "relative bias": {"relative_bias": "every_layer"},
     "shared relative bias": {"relative_bias": "shared"},
     "patches alone": PATCHES,
