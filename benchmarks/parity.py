@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import published_arrays
+from benchmarks.narrow_copies import Model
 from benchmarks.report import make_parser, show, write
 from keras_vit.typing import Array
 
@@ -127,10 +128,10 @@ class Library:
     # [B, H, W, 3]; what `from_preset` reads, if not the folder; the model in a folder.
     package: str  # which must be installed
     small: Arguments  # what replaces a model's arguments in its small copy
-    build: Callable[[Arguments, ImageSize, int], Any]
-    run: Callable[[Any, Array], Array]
-    write: Callable[[Any, pathlib.Path], pathlib.Path | None]
-    read: Callable[[pathlib.Path], Any] | None = None
+    build: Callable[[Arguments, ImageSize, int], Model]
+    run: Callable[[Model, Array], Array]
+    write: Callable[[Model, pathlib.Path], pathlib.Path | None]
+    read: Callable[[pathlib.Path], Model] | None = None
 
 
 def _noise(shape: tuple[int, ...], random: np.random.Generator) -> Array:
@@ -148,7 +149,7 @@ def _noise(shape: tuple[int, ...], random: np.random.Generator) -> Array:
     return np.asarray(scale * random.normal(size=shape), "float32")
 
 
-def _disturb(model: Any) -> Any:
+def _disturb(model: Model) -> Model:
     """Random numbers in every parameter, also where a library begins with 0 or 1."""
     import torch
 
@@ -160,7 +161,7 @@ def _disturb(model: Any) -> Any:
     return model.eval()
 
 
-def _run_torch(model: Any, pixels: Array) -> Array:
+def _run_torch(model: Model, pixels: Array) -> Array:
     import torch
 
     with torch.no_grad():
@@ -170,7 +171,7 @@ def _run_torch(model: Any, pixels: Array) -> Array:
     return np.asarray(outputs)
 
 
-def _build_timm(arguments: Arguments, image_size: ImageSize, classes: int) -> Any:
+def _build_timm(arguments: Arguments, image_size: ImageSize, classes: int) -> Model:
     import timm
 
     arguments = dict(arguments)
@@ -181,7 +182,7 @@ def _build_timm(arguments: Arguments, image_size: ImageSize, classes: int) -> An
     return _disturb(model)
 
 
-def _write_timm(model: Any, folder: pathlib.Path) -> None:
+def _write_timm(model: Model, folder: pathlib.Path) -> None:
     import timm.models
 
     config = None
@@ -199,7 +200,7 @@ def _write_timm(model: Any, folder: pathlib.Path) -> None:
     )
 
 
-def _write_npz(model: Any, folder: pathlib.Path) -> pathlib.Path:
+def _write_npz(model: Model, folder: pathlib.Path) -> pathlib.Path:
     """An .npz of random numbers, read by timm's own loader."""
     folder.mkdir()
     path = folder / "model.npz"
@@ -213,7 +214,7 @@ def _write_npz(model: Any, folder: pathlib.Path) -> pathlib.Path:
     return path
 
 
-def _npz_shapes(model: Any) -> published_arrays.Shapes:
+def _npz_shapes(model: Model) -> published_arrays.Shapes:
     classes = model.num_classes
     if hasattr(model, "stages"):
         return published_arrays.bit(published_arrays.UNITS["R50"], 1, classes)
@@ -228,7 +229,7 @@ def _npz_shapes(model: Any) -> published_arrays.Shapes:
     return published_arrays.google(size, *sides, classes, units=units)
 
 
-def _read_timm(folder: pathlib.Path) -> Any:
+def _read_timm(folder: pathlib.Path) -> Model:
     import timm
 
     return timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
@@ -240,7 +241,7 @@ def _hugging_face(name: str) -> Library:
     if "Dinov2" not in name:
         small["intermediate_size"] = 52
 
-    def build(arguments: Arguments, image_size: ImageSize, classes: int) -> Any:
+    def build(arguments: Arguments, image_size: ImageSize, classes: int) -> Model:
         import transformers
 
         kind = name.removesuffix("Model").removesuffix("ForImageClassification")
@@ -250,10 +251,10 @@ def _hugging_face(name: str) -> Library:
         config = config(**arguments, image_size=size, num_labels=classes)
         return _disturb(getattr(transformers, name)(config))
 
-    def write(model: Any, folder: pathlib.Path) -> None:
+    def write(model: Model, folder: pathlib.Path) -> None:
         model.save_pretrained(folder)
 
-    def read(folder: pathlib.Path) -> Any:
+    def read(folder: pathlib.Path) -> Model:
         import transformers
 
         return getattr(transformers, name).from_pretrained(folder).eval()
@@ -262,7 +263,9 @@ def _hugging_face(name: str) -> Library:
     return Library("transformers", small, build, _run_torch, write, back)
 
 
-def _build_keras_hub(arguments: Arguments, image_size: ImageSize, classes: int) -> Any:
+def _build_keras_hub(
+    arguments: Arguments, image_size: ImageSize, classes: int
+) -> Model:
     import keras_hub
 
     backbone = keras_hub.models.ViTBackbone(
@@ -279,7 +282,7 @@ def _build_keras_hub(arguments: Arguments, image_size: ImageSize, classes: int) 
     return model
 
 
-def _read_keras_hub(folder: pathlib.Path) -> Any:
+def _read_keras_hub(folder: pathlib.Path) -> Model:
     import keras_hub
 
     return keras_hub.models.ImageClassifier.from_preset(str(folder))
