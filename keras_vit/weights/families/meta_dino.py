@@ -82,6 +82,8 @@ DINOV3 = (
 # Of a model whose blocks are in chunks: the block has its number among all of them.
 _CHUNK = re.compile(r"^blocks\.\d+\.(?=\d+\.)")
 _BACKBONE = "backbone."
+# Blocks of the models that Meta published, by their width.
+_DEPTHS = {384: 12, 768: 12, 1024: 24, 1280: 32, 1536: 40, 4096: 40}
 
 
 class _MetaFamily(Family):
@@ -100,6 +102,17 @@ class _MetaFamily(Family):
             for name in names
             if name.startswith(prefix)
         }
+
+    def notes(self, file: ArrayFile) -> list[str]:
+        """Where blocks may be missing, as nothing states how many there are."""
+        inside = self.model_names(file.arrays)
+        width = file.arrays[inside["cls_token"]].shape[-1]
+        blocks = {name.split(".")[1] for name in inside if name.startswith("blocks.")}
+        if _DEPTHS.get(width, len(blocks)) == len(blocks):
+            return []
+        return [
+            f"{len(blocks)} blocks, where Meta's of width {width} have {_DEPTHS[width]}"
+        ]
 
 
 class MetaDINOv2(_MetaFamily):

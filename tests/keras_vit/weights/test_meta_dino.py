@@ -203,6 +203,16 @@ def test_another_model_of_dinov3_is_refused(name, dinov3):
         keras_vit.open_model(path, image_size=16)
 
 
+def test_fewer_blocks_than_metas_models_have_are_said(dinov2, caplog):
+    _, path = dinov2(width=384, heads=6)
+    keras_vit.open_model(path, image_size=16)
+    assert "2 blocks, where Meta's of width 384 have 12" in caplog.text
+    caplog.clear()
+    _, path = dinov2()
+    keras_vit.open_model(path, image_size=16)
+    assert "blocks, where Meta's" not in caplog.text
+
+
 def test_an_array_that_is_not_known_is_refused_by_its_name(dinov2):
     _, path = dinov2(lambda arrays: {**arrays, "gate": np.ones(3, "float32")})
     with pytest.raises(CheckpointError, match="gate"):
