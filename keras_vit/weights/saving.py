@@ -146,8 +146,8 @@ def save_checkpoint(
     """Save a model in the format of another project.
 
     Files are written beside their place and renamed when they are complete. What is
-    read back by `load_checkpoint` is bit-identical. Warns of preprocessing and names of
-    classes that the family's files cannot state.
+    read back by `load_checkpoint` is bit-identical. Warns of preprocessing, names of
+    classes and an activation of the classifier that the family's files cannot state.
 
     Args:
         model: A `VisionTransformer`, or a `ResNet` (not for Hugging Face).
@@ -182,14 +182,8 @@ def save_checkpoint(
             f"Received: {model.name!r}"
             + "".join(f"\n- {problem}" for problem in problems)
         )
-    layer = model.preprocessing
-    if layer is not None and (unsaid := writer.lost_preprocessing(layer)):
-        warnings.warn(
-            f"{path}: {family} cannot state the preprocessing's {', '.join(unsaid)}",
-            stacklevel=2,
-        )
-    if model.class_names is not None and not writer.names_classes:
-        warnings.warn(f"{path}: {family} cannot state class_names", stacklevel=2)
+    for lost in _unstated(model, writer):
+        warnings.warn(f"{path}: {family} cannot state {lost}", stacklevel=2)
     files = _their_files(model, writer)
     learned = any(weight.path == _POSITIONS for weight in model.weights)
     metadata = grid_metadata(model.grid) if learned else {}
@@ -209,6 +203,20 @@ def save_checkpoint(
         contents[name] = f"{json.dumps(document, indent=2)}\n".encode()
     _check_no_others(path, contents, writer.optional)
     return _write_folder(path, contents)
+
+
+def _unstated(model: ImageModel, writer: WritableFamily) -> list[str]:
+    """Settings beside the weights for which a family's documents have no place."""
+    found = []
+    layer = model.preprocessing
+    if layer is not None and (lost := writer.lost_preprocessing(layer)):
+        found.append(f"the preprocessing's {', '.join(lost)}")
+    if model.class_names is not None and not writer.names_classes:
+        found.append("class_names")
+    activation = None if model.classes is None else model.classifier_activation
+    if activation and "classifier_activation" not in _read_back(writer, model):
+        found.append(f"classifier_activation={activation!r}, and gives logits")
+    return found
 
 
 def _their_files(model: ImageModel, writer: WritableFamily) -> dict[str, Arrays]:

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import warnings
 
 import foreign_weights as foreign
 import keras
@@ -378,6 +379,21 @@ def test_class_names_without_a_place_give_a_warning(family, tiny_vit, tmp_path):
     model = tiny_vit(**kwargs, class_names=list("abcdefg"))
     with pytest.warns(UserWarning, match=f"{family} cannot state class_names"):
         keras_vit.save_checkpoint(model, place(tmp_path, family), family)
+
+
+@pytest.mark.parametrize("family", ["google", "timm", "hugging_face", "keras_hub"])
+def test_an_activation_without_a_place_gives_a_warning(family, tiny_vit, tmp_path):
+    kwargs = {"hugging_face": HUGGING_FACE, "keras_hub": EXACT}.get(family, {})
+    model = tiny_vit(**kwargs, classifier_activation="sigmoid")
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        keras_vit.save_checkpoint(model, place(tmp_path, family), family)
+    told = "classifier_activation='sigmoid', and gives logits" in str(
+        [str(each.message) for each in found]
+    )
+    assert told == (family != "keras_hub")
+    opened = keras_vit.open_model(place(tmp_path, family), heads=model.heads)
+    assert opened.classifier_activation == (None if told else "sigmoid")
 
 
 def test_names_and_families_are_checked(tiny_vit, tmp_path):
