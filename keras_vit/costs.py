@@ -212,7 +212,8 @@ def least_parameters(arguments: Mapping[str, Any]) -> int:
         return resnet_costs(blocks, factor, 32, channels, classes).parameters
     width, patch_size = arguments["width"], arguments["patch_size"]
     stem = arguments.get("resnet_blocks")
-    parameters = arguments["depth"] * width * (4 * width + 2 * arguments["mlp_dim"])
+    branches = arguments["depth"] * arguments.get("branches", 1)
+    parameters = branches * width * (4 * width + 2 * arguments["mlp_dim"])
     if stem is not None:
         factor = arguments.get("resnet_width_factor", 1)
         parameters += resnet_costs(stem, factor, 32, channels, None).parameters

@@ -98,7 +98,8 @@ def check_held(
         arrays: All that it holds.
     """
     units = (*arguments.get("blocks", ()), *(arguments.get("resnet_blocks") or ()))
-    layers = arguments.get("depth", 0) + sum(units)
+    blocks = arguments.get("depth", 0) * arguments.get("branches", 1)
+    layers = blocks + sum(units)
     held = sum(math.prod(array.shape) for array in arrays.values())
     names = (*SIZES, "classes", "patch_size", "image_size")
     if layers > entries or least_parameters(arguments) > 4 * held + 2**22:

@@ -76,6 +76,7 @@ LARGE = {
     "image_size": [10**8, 10**8],
     "register_tokens": 10**13,
     "depth": 300,
+    "branches": 300,
     "resnet_blocks": [300],
 }
 
@@ -185,6 +186,19 @@ def test_a_block_of_a_large_number_is_refused(arrays, tmp_path):
     theirs["blocks.99999999.norm1.weight"] = theirs["blocks.0.norm1.weight"]
     path = write_safetensors(tmp_path / "a.safetensors", theirs)
     with pytest.raises(WeightsFileError, match=r"all blocks.*number 99999999"):
+        arguments_of(path)
+
+
+def test_branches_that_block_0_alone_shows_are_compared_with_all(tmp_path):
+    theirs = {}
+    for name, array in foreign.timm(arrays_of(build_vit())).items():
+        name = name.replace(".attn.", ".attns.0.attn.").replace(".mlp.", ".ffns.0.mlp.")
+        name = name.replace(".norm1.", ".attns.0.norm.")
+        theirs[name.replace(".norm2.", ".ffns.0.norm.")] = array
+    norm = theirs["blocks.0.attns.0.norm.weight"]
+    theirs |= {f"blocks.0.attns.{n}.norm.weight": norm for n in range(1, 60)}
+    path = write_safetensors(tmp_path / "a.safetensors", theirs)
+    with pytest.raises(WeightsFileError, match=HOLDS):
         arguments_of(path)
 
 
