@@ -419,7 +419,8 @@ def _files_in(folder: pathlib.Path) -> list[pathlib.Path]:
                 "%s: read from %s, not %s", folder, found[0][0].name, ", ".join(others)
             )
         return found[0]
-    of_torch = [file for file in sorted(folder.iterdir()) if file.suffix in PICKLES]
+    there_too = (file for file in sorted(folder.iterdir()) if file.is_file())
+    of_torch = [file for file in there_too if file.suffix in PICKLES]
     if not of_torch:
         wanted = ", ".join(name for names in FOLDER_FILES for name in names)
         refuse(folder, f"a folder without any of {wanted}")

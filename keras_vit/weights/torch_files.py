@@ -160,7 +160,10 @@ def _state_dict(path: pathlib.Path, value: Value) -> dict[str, StoredArray]:
         found: dict[str, StoredArray] = value
         return found
     entries = value if isinstance(value, dict) else {}
-    inside = [name for name, each in entries.items() if _is_state_dict(each)]
+    # Each once: one dictionary may have very many names.
+    each_once = {id(each): each for each in entries.values()}
+    dicts = {key for key, each in each_once.items() if _is_state_dict(each)}
+    inside = [name for name, each in entries.items() if id(each) in dicts]
     if len(inside) > 1:
         refuse(
             path,

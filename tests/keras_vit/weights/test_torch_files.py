@@ -337,6 +337,18 @@ def test_a_tuple_of_2_to_the_90_takes_no_time(value, tmp_path):
         open_arrays(path)
 
 
+def test_a_dictionary_of_many_names_is_looked_at_once(tmp_path, monkeypatch):
+    names = b"".join(b"J" + struct.pack("<i", i) + b"h\x01" for i in range(1000))
+    value = b"}(" + text("first") + b"}q\x01(" + text("a") + b"Nu" + names + b"u"
+    looked, is_one = [], torch_files._is_state_dict
+    monkeypatch.setattr(
+        *(torch_files, "_is_state_dict"), lambda v: looked.append(v) or is_one(v)
+    )
+    with pytest.raises(WeightsFileError, match="no state dict"):
+        open_arrays(write_archive(tmp_path / "a.pth", value, {}))
+    assert len(looked) == 2
+
+
 def test_lists_in_lists_do_not_overflow_the_stack(tmp_path):
     path = write_archive(tmp_path / "a.pth", b"]" * 100_000 + b"a" * 99_999, {})
     with pytest.raises(WeightsFileError, match="no state dict"):
@@ -469,6 +481,7 @@ def test_another_projects_folder_opens_as_with_safetensors(write, tiny_vit, tmp_
 )
 def test_a_folder_with_one_file_of_pytorch_is_opened(name, arrays, tmp_path):
     archives.write_state_dict(tmp_path / name, arrays)
+    (tmp_path / "folder.pth").mkdir()
     config = "open_clip_config" if "clip" in name else "config"
     (tmp_path / f"{config}.json").write_text('{"hidden_size": 7}')
     with open_arrays(tmp_path) as file:
