@@ -433,7 +433,7 @@ def _files_in(folder: pathlib.Path) -> list[pathlib.Path]:
 def _shards(index: pathlib.Path) -> tuple[list[pathlib.Path], dict[str, str]]:
     shards = _read_json(index).get("weight_map")
     if not isinstance(shards, dict) or not shards:
-        refuse(index, "a .json without the `weight_map` of a sharded .safetensors")
+        refuse(index, "a .json without the `weight_map` of a model in several files")
     names = sorted(set(map(str, shards.values())))
     files = [index.parent / name for name in names]
     for name, file in zip(names, files, strict=True):
@@ -483,6 +483,7 @@ def _refuse_kind(path: pathlib.Path, start: bytes) -> NoReturn:
         refuse(path, "which looks like a web page: an error page or a log-in")
     if start.startswith(b"version https://git-lfs"):
         refuse(path, "a pointer of git-lfs, not the file itself: run `git lfs pull`")
-    if start[:1] == b"\x80" or path.suffix in PICKLES:
+    # The last are first in pickles of protocol 0, which is text.
+    if start[:1] == b"\x80" or (path.suffix in PICKLES and start[:1] in b"(]}c"):
         refuse_pickle(path)
     refuse(path, "which is of no known format")

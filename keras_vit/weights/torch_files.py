@@ -14,6 +14,7 @@ import logging
 import mmap
 import pathlib
 import pickletools
+import re
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from typing import NoReturn, TypeAlias
@@ -52,6 +53,7 @@ STORAGES = {
 }
 ORDERED_DICT = "collections.OrderedDict"
 TENSOR, PARAMETER = "torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_parameter"
+_OTHER_TENSORS = re.compile(r"torch\.\w+Storage|torch\._utils\._rebuild_\w+")
 # Names of types, which may be beside the arrays.
 DTYPES = {
     f"torch.{name}"
@@ -265,6 +267,12 @@ class _PickleReader:
     def name(self, name: str) -> None:
         """Put a class or a function on the stack, of which the name alone is kept."""
         name = name.replace(" ", ".")
+        if name not in KNOWN and _OTHER_TENSORS.fullmatch(name):
+            refuse(
+                self.path,
+                f"which holds a tensor of a kind that is not read, `{name:.200}`: save "
+                "dense arrays of 16 to 64-bit floats, integers or bool",
+            )
         if name not in KNOWN:
             refuse(
                 self.path,
@@ -326,7 +334,11 @@ class _PickleReader:
     ) -> StoredArray:
         """The part of a storage that a tensor is."""
         if metadata:  # marks of values to negate
-            raise ValueError("a tensor has metadata")
+            refuse(
+                self.path,
+                "which holds a conjugate or negative view, not its values: save "
+                "tensor.resolve_conj().resolve_neg()",
+            )
         if not (isinstance(storage, _Storage) and len(shape) == len(strides)):
             raise TypeError("a tensor has no storage, or as many strides as axes")
         shape = tuple(shape)

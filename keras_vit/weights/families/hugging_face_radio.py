@@ -89,7 +89,7 @@ RADIO_CONFIG: Keys = {
         default=1.0,
         read=lambda value, _: UNSAID if value == 1.0 else value,
     ),
-    "num_channels": says("channels", default=3),
+    "num_channels": says("channels", default=3, read=OneOf({3: 3})),
     "patch_size": says("patch_size", default=16),
     "max_img_size": read_by_another(2048, write=lambda m: m.image_size[0]),
     "num_cls_tokens": says(
@@ -130,7 +130,7 @@ class HuggingFaceRADIO(HuggingFaceFamily):
     )
     model_types = ("radio",)
     bare_class = "RadioModel"
-    pools = (None,)
+    pools = ("avg", None)
     prefix = "radio_model"
     new_names = ()
     keys = RADIO_CONFIG

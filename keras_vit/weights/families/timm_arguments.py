@@ -396,6 +396,8 @@ _NAFLEX: Keys = {
             *("rope_rescale_coords", "attn_pool_num_heads", "attn_pool_mlp_ratio"),
         )
     },
+    # Patches are vectors, in which channels cannot be told from pixels.
+    "in_chans": says("channels", default=3, read=OneOf({3: 3})),
     "global_pool": read_by_another("map", write=lambda model: model.pooling or ""),
     "attn_type": read_by_another("standard", write=_attention_type),
     "attn_gated": must_be(False),

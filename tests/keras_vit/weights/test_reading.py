@@ -188,6 +188,7 @@ CONTENT = {
     "model.bin": (b"\x80\x02}q\x00.", "pickle.*safetensors"),
     "old.ckpt": (b"(dp0\n.", "pickle.*safetensors"),
     "text.npz": (b"some words", "no known format"),
+    "text.bin": (b"some words", "no known format"),
     "array.npy": (b"\x93NUMPY\x01\x00", "no known format"),
     "short.npz": (b"PK\x03\x04", "truncated or corrupt"),
     "short.h5": (b"\x89HDF\r\n\x1a\n", "truncated or corrupt"),
