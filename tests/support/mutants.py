@@ -36,7 +36,7 @@ keras_vit/layers/normalization.py | (variance + epsilon) | (variance + 2 * epsil
 keras_vit/layers/positions.py | steps = max(waves - 1, 1) if last | steps = max(waves, 1) if last | keras_vit/test_layers.py keras_vit/test_vit.py keras_vit/test_reference.py
 keras_vit/layers/encoder_blocks.py | ops.cast(uniform < keep, | ops.cast(uniform < 0.5 * keep, | keras_vit/test_layers.py
 keras_vit/layers/tokens.py | kept = max(1, int(patches * (1.0 - self.rate))) | kept = max(1, int(patches * self.rate)) | keras_vit/test_layers.py
-keras_vit/costs.py | self.macs += spec.depth * (attention | self.macs += (spec.depth - 1) * (attention | keras_vit/test_costs.py
+keras_vit/costs.py | self.macs += blocks * (attention | self.macs += (blocks - 1) * (attention | keras_vit/test_costs.py
 keras_vit/decoding.py | tf.floor(pixels + HALF) | tf.floor(pixels) | keras_vit/test_decoding.py
 keras_vit/preprocessing.py | (x.astype("float32") - mean) / std | (x.astype("float32") - mean) * std | keras_vit/test_preprocessing.py
 keras_vit/pixel_range.py | low >= 0 and high <= 1 and | low >= 0 and high < 1 and | keras_vit/test_preprocessing.py
