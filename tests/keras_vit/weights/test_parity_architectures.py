@@ -35,7 +35,7 @@ FEW = (
 )
 # Reasons, of the few above.
 REFUSED = {
-    "vit_base_mci_224": "HybridEmbed of ConvStem",
+    "vit_base_mci_224": "'ConvStem'",
     "test_vit3": "'map' of all tokens, registers included",
     "vit_base_patch16_sapiens2": "`attn_only_layer_scale`",
     "naflexvit_base_patch16_parfac_gap": "`pos_embed`",
