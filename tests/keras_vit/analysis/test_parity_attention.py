@@ -18,6 +18,13 @@ safetensors = pytest.importorskip("safetensors.torch")
 pytestmark = pytest.mark.parity
 
 SIZE, PATCH, GRID = (35, 21), 7, (5, 3)
+SIZES = {
+    "img_size": SIZE,
+    "patch_size": PATCH,
+    "embed_dim": 40,
+    "depth": 3,
+    "num_heads": 5,
+}
 FORMS = [
     {},
     {"global_pool": "avg", "class_token": False},
@@ -28,15 +35,7 @@ FORMS = [
 
 def twin(**kwargs):
     """A small model of timm with random numbers everywhere."""
-    model = timm.models.VisionTransformer(
-        img_size=SIZE,
-        patch_size=PATCH,
-        embed_dim=40,
-        depth=3,
-        num_heads=5,
-        num_classes=11,
-        **kwargs,
-    ).eval()
+    model = timm.models.VisionTransformer(**SIZES, num_classes=11, **kwargs).eval()
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -91,7 +90,7 @@ def pair(request, tmp_path):
         "architecture": "vit_base_patch16_224",
         "num_classes": 11,
         "global_pool": model.global_pool,
-        "model_args": {"img_size": SIZE, **request.param},
+        "model_args": {**SIZES, **request.param},
     }
     (tmp_path / "config.json").write_text(json.dumps(config))
     safetensors.save_file(model.state_dict(), tmp_path / "model.safetensors")

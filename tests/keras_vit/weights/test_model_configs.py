@@ -257,48 +257,38 @@ def test_timm_fine_tunes_a_resnet_that_we_write(tmp_path):
     assert timm.create_model(name, pretrained=True, num_classes=3).num_classes == 3
 
 
+NARROW = {
+    **{"img_size": 28, "patch_size": 7, "embed_dim": 24, "depth": 2, "num_heads": 3},
+    "num_classes": 7,
+}
+
+
 @pytest.mark.parity
 @needs("timm")
 @pytest.mark.parametrize(
-    "options", [{"fc_norm": True}, {"qkv_bias": False}, {"class_token": True}]
+    "options",
+    [
+        {"fc_norm": True},
+        {"qkv_bias": False},
+        {"proj_bias": False},
+        {"class_token": True},
+    ],
 )
 def test_what_timm_makes_is_read(tmp_path, options):
     import timm
     import torch
 
-    twin = timm.models.VisionTransformer(
-        img_size=28, patch_size=7, embed_dim=24, depth=2, num_heads=3, num_classes=7,
-        **options,
-    ).eval()  # fmt: skip
-    twin.pretrained_cfg = {"architecture": "vit_base_patch16_224"}
+    args = {**NARROW, **options}
+    twin = timm.models.VisionTransformer(**args).eval()
     arrays = {name: value.numpy() for name, value in twin.state_dict().items()}
     foreign_files.write_safetensors(tmp_path / "model.safetensors", arrays)
-    args = {"num_heads": 3, **options}
-    config = {"global_pool": "token", "model_args": args}
+    config = {"architecture": "vit_base_patch16_224", "model_args": args}
     (tmp_path / "config.json").write_text(json.dumps(config))
     pixels = np.random.default_rng(3).uniform(-1, 1, (2, 28, 28, 3)).astype("float32")
     with torch.no_grad():
         logits = twin(torch.tensor(pixels.transpose(0, 3, 1, 2))).numpy()
     model = keras_vit.VisionTransformer.from_preset(tmp_path)
     np.testing.assert_allclose(model(pixels), logits, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parity
-@needs("timm")
-def test_timms_blocks_without_output_biases_lack_those_of_the_mlp(tmp_path):
-    import timm
-
-    twin = timm.models.VisionTransformer(
-        img_size=28, patch_size=7, embed_dim=24, depth=2, num_heads=3, num_classes=7,
-        proj_bias=False,
-    )  # fmt: skip
-    arrays = {name: value.numpy() for name, value in twin.state_dict().items()}
-    foreign_files.write_safetensors(tmp_path / "model.safetensors", arrays)
-    args = {"num_heads": 3, "proj_bias": False}
-    config = {"architecture": "vit_base_patch16_224", "model_args": args}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(WeightsFileError, match="`output_bias` must be True, .* timm"):
-        keras_vit.VisionTransformer.from_preset(tmp_path)
 
 
 @pytest.mark.parity

@@ -27,8 +27,7 @@ def test_features_are_the_input_of_timms_head(tmp_path, pool):
     config = {
         "architecture": name,
         "num_classes": 7,
-        "global_pool": pool,
-        "model_args": SIZES,
+        "model_args": {**SIZES, "global_pool": pool},
         "pretrained_cfg": {
             **{key: theirs.pretrained_cfg[key] for key in PUBLISHED},
             "input_size": (3, 32, 32),
