@@ -126,8 +126,7 @@ def shown_options(checkpoint: Checkpoint, shapes: Shapes) -> dict[str, Any]:
             if row.shown_by is not None
         },
         **{
-            name: max(_count(shapes, row.counted_by.path.replace("{n}", r"(\d+)")), 0)
-            + 1
+            name: _largest(shapes, row.counted_by.path) + 1
             for name, row in rows(ViTOptions).items()
             if row.counted_by is not None
         },

@@ -16,6 +16,7 @@ from tiny_model import numpy
 
 from keras_vit.weights.checkpoint import open_checkpoint
 from keras_vit.weights.config import model_arguments
+from keras_vit.weights.reading import open_arrays
 
 SAFETENSORS_TYPES = {
     "float16": "F16",
@@ -54,6 +55,22 @@ def check_same_weights(model, source, *changed):
     for path, weight in arrays_of(model).items():
         if path not in changed:
             assert weight.tobytes() == expected[path].tobytes(), path
+
+
+def read_arrays(path):
+    """Every array of a file, verified."""
+    with open_arrays(path) as file:
+        for stored in file.arrays.values():
+            stored.verify()
+        return {name: stored.read() for name, stored in file.arrays.items()}
+
+
+def check_same_arrays(found, arrays):
+    """The arrays have the same names, types, shapes and bits."""
+    assert found.keys() == arrays.keys()
+    for name, array in arrays.items():
+        assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape)
+        assert found[name].tobytes() == array.tobytes(), name
 
 
 def check_same_options(model, source):

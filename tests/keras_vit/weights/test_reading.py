@@ -9,6 +9,7 @@ import h5py
 import ml_dtypes
 import numpy as np
 import pytest
+from foreign_files import check_same_arrays, read_arrays
 
 from keras_vit.errors import WeightsFileError
 from keras_vit.weights.reading import open_arrays
@@ -75,24 +76,8 @@ def path(kind, arrays, tmp_path):
     return write(tmp_path / f"weights{SUFFIXES[kind]}", arrays, kind)
 
 
-def read(path):
-    """Every array of the file, verified."""
-    with open_arrays(path) as file:
-        for stored in file.arrays.values():
-            stored.verify()
-        return {name: stored.read() for name, stored in file.arrays.items()}
-
-
-def check_same(found, arrays):
-    assert found.keys() == arrays.keys()
-    for name, array in arrays.items():
-        assert found[name].dtype == array.dtype
-        assert found[name].shape == array.shape
-        assert found[name].tobytes() == array.tobytes()
-
-
 def test_arrays_survive_a_round_trip(path, arrays):
-    check_same(read(path), arrays)
+    check_same_arrays(read_arrays(path), arrays)
 
 
 def test_shapes_and_types_are_known_before_reading(path, kind, arrays):
@@ -116,7 +101,7 @@ def test_a_truncated_file_is_an_error_wherever_it_ends(path):
     for length in range(0, len(data), 1 + len(data) // 300):
         path.write_bytes(data[:length])
         with pytest.raises(WeightsFileError):
-            read(path)
+            read_arrays(path)
 
 
 def test_damaged_bytes_give_an_error_or_whole_arrays(path, kind, arrays):
@@ -126,11 +111,11 @@ def test_damaged_bytes_give_an_error_or_whole_arrays(path, kind, arrays):
         damaged[dice.randrange(len(data))] = dice.randrange(256)
         path.write_bytes(damaged)
         try:
-            found = read(path)
+            found = read_arrays(path)
         except WeightsFileError:
             continue
         if kind in ("npz", "compressed"):  # the formats with checksums
-            check_same(found, arrays)
+            check_same_arrays(found, arrays)
 
 
 @pytest.mark.parametrize("kind", ["npz", "compressed"])
@@ -289,8 +274,8 @@ def shards(tmp_path, arrays):
 
 def test_shards_are_opened_by_their_index_or_their_folder(shards, arrays):
     index = shards()
-    check_same(read(index), arrays)
-    check_same(read(index.parent), arrays)
+    check_same_arrays(read_arrays(index), arrays)
+    check_same_arrays(read_arrays(index.parent), arrays)
 
 
 @pytest.mark.parametrize(
@@ -344,7 +329,7 @@ def test_files_of_the_safetensors_library_are_read(tmp_path, arrays):
     arrays = {name: np.ascontiguousarray(a) for name, a in arrays.items()}
     library.save_file(arrays, tmp_path / "a.safetensors", metadata={"format": "np"})
     arrays["step"] = arrays["step"].reshape(1)  # ascontiguousarray made it a vector
-    check_same(read(tmp_path / "a.safetensors"), arrays)
+    check_same_arrays(read_arrays(tmp_path / "a.safetensors"), arrays)
 
 
 def test_an_external_hdf5_dataset_is_refused(tmp_path):
@@ -361,5 +346,5 @@ def test_keras_bfloat16_weights_are_bfloat16(tmp_path):
     dense = keras.layers.Dense(3, kernel_initializer="ones", dtype="bfloat16")
     model = keras.Sequential([keras.Input((5,)), dense])
     model.save_weights(tmp_path / "a.weights.h5")
-    kernel = read(tmp_path / "a.weights.h5")["layers/dense/vars/0"]
+    kernel = read_arrays(tmp_path / "a.weights.h5")["layers/dense/vars/0"]
     np.testing.assert_array_equal(kernel, np.ones((5, 3), ml_dtypes.bfloat16))

@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch_archives as archives
+from foreign_files import check_same_arrays, read_arrays
 from torch_archives import number, numbers, storage, tensor, text, write_archive
 
 import keras_vit
@@ -21,20 +22,6 @@ from keras_vit.weights import torch_files
 from keras_vit.weights.reading import open_arrays
 
 COUNT = np.arange(2 * 3 * 5, dtype="float32")
-
-
-def read(path):
-    with open_arrays(path) as file:
-        for stored in file.arrays.values():
-            stored.verify()
-        return {name: stored.read() for name, stored in file.arrays.items()}
-
-
-def check_same(found, arrays):
-    assert found.keys() == arrays.keys()
-    for name, array in arrays.items():
-        assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape)
-        assert found[name].tobytes() == array.tobytes(), name
 
 
 @pytest.fixture
@@ -54,7 +41,7 @@ def arrays():
 
 def test_a_state_dict_of_all_types_is_read(arrays, tmp_path):
     path = archives.write_state_dict(tmp_path / "a.pth", arrays)
-    check_same(read(path), arrays)
+    check_same_arrays(read_arrays(path), arrays)
     with open_arrays(path) as file:
         assert file.format == "torch"
         for name, array in arrays.items():
@@ -77,12 +64,12 @@ def test_the_other_order_of_bytes_is_read(arrays, tmp_path):
         if array.ndim
     }
     path = archives.write_state_dict(tmp_path / "a.pth", swapped, byteorder=b"big")
-    check_same(read(path), {name: arrays[name] for name in swapped})
+    check_same_arrays(read_arrays(path), {name: arrays[name] for name in swapped})
 
 
 def test_a_file_of_before_the_order_was_written_is_little_endian(arrays, tmp_path):
     path = archives.write_state_dict(tmp_path / "a.pth", arrays, byteorder=None)
-    check_same(read(path), arrays)
+    check_same_arrays(read_arrays(path), arrays)
 
 
 def one(path, value, data=COUNT):
@@ -98,12 +85,12 @@ def test_a_view_of_a_storage_has_its_offset_and_strides(tmp_path):
     """Every second column of the last matrix, transposed."""
     path = one(tmp_path / "a.pth", tensor(FLOATS, 16, (2, 3), (2, 5)))
     expected = COUNT.reshape(2, 3, 5)[1, :, 1::2].T
-    np.testing.assert_array_equal(read(path)["a"], expected)
+    np.testing.assert_array_equal(read_arrays(path)["a"], expected)
 
 
 def test_a_repeated_row_is_read(tmp_path):
     path = one(tmp_path / "a.pth", tensor(FLOATS, 5, (4, 5), (0, 1)))
-    np.testing.assert_array_equal(read(path)["a"], np.tile(COUNT[5:10], (4, 1)))
+    np.testing.assert_array_equal(read_arrays(path)["a"], np.tile(COUNT[5:10], (4, 1)))
 
 
 def test_tensors_share_a_storage(tmp_path):
@@ -113,7 +100,7 @@ def test_tensors_share_a_storage(tmp_path):
     }
     storages = {"0": COUNT.tobytes()}
     path = write_archive(tmp_path / "a.pth", archives.ordered(parts), storages)
-    found = read(path)
+    found = read_arrays(path)
     assert np.shares_memory(found["a"], found["b"])
     np.testing.assert_array_equal(found["b"], [3, 4])
 
@@ -123,7 +110,9 @@ def test_a_parameter_is_its_tensor(tmp_path):
     hooks = archives.named("collections", "OrderedDict") + b")R"
     name = ("torch._utils", "_rebuild_parameter")
     value = archives.called(*name, inside, archives.TRUE, hooks)
-    np.testing.assert_array_equal(read(one(tmp_path / "a.pth", value))["a"], COUNT)
+    np.testing.assert_array_equal(
+        read_arrays(one(tmp_path / "a.pth", value))["a"], COUNT
+    )
 
 
 # Where a state dict may be.
@@ -131,7 +120,7 @@ def test_a_parameter_is_its_tensor(tmp_path):
 
 def test_the_only_state_dict_inside_is_taken_and_it_is_said(arrays, tmp_path, caplog):
     path = archives.write_state_dict(tmp_path / "a.pth", arrays, ["teacher"])
-    check_same(read(path), arrays)
+    check_same_arrays(read_arrays(path), arrays)
     assert "read from its entry 'teacher', not 'epoch'" in caplog.text
 
 
@@ -430,7 +419,7 @@ def test_a_truncated_file_is_an_error_wherever_it_ends(arrays, tmp_path):
     for length in range(0, len(data), 1 + len(data) // 300):
         path.write_bytes(data[:length])
         with pytest.raises(WeightsFileError):
-            read(path)
+            read_arrays(path)
 
 
 def test_damaged_bytes_give_an_error_or_whole_arrays(arrays, tmp_path):
@@ -441,10 +430,10 @@ def test_damaged_bytes_give_an_error_or_whole_arrays(arrays, tmp_path):
         damaged[dice.randrange(len(data))] = dice.randrange(256)
         path.write_bytes(damaged)
         try:
-            found = read(path)
+            found = read_arrays(path)
         except WeightsFileError:
             continue
-        check_same(found, arrays)
+        check_same_arrays(found, arrays)
 
 
 def test_damaged_steps_give_an_error_or_arrays(arrays, tmp_path):
@@ -457,7 +446,7 @@ def test_damaged_steps_give_an_error_or_arrays(arrays, tmp_path):
             damaged[dice.randrange(len(value))] = dice.randrange(256)
         path = write_archive(tmp_path / "a.pth", bytes(damaged), storages)
         try:
-            read(path)
+            read_arrays(path)
         except WeightsFileError:
             continue
 
@@ -483,7 +472,7 @@ def test_a_bare_pickle_says_what_to_do(tmp_path):
 def test_another_projects_folder_opens_as_with_safetensors(write, tiny_vit, tmp_path):
     source = tiny_vit(gelu="exact")
     path = write(source, tmp_path)
-    arrays = {name: np.array(array) for name, array in read(path).items()}
+    arrays = {name: np.array(array) for name, array in read_arrays(path).items()}
     path.unlink()
     archives.write_state_dict(tmp_path / "pytorch_model.bin", arrays)
     foreign_files.check_same_weights(keras_vit.open_model(tmp_path), source)
@@ -528,8 +517,8 @@ def test_shards_are_opened_by_their_index_or_their_folder(arrays, tmp_path):
         archives.write_state_dict(tmp_path / shard, inside)
     index = tmp_path / "pytorch_model.bin.index.json"
     index.write_text(json.dumps({"weight_map": parts}))
-    check_same(read(index), arrays)
-    check_same(read(tmp_path), arrays)
+    check_same_arrays(read_arrays(index), arrays)
+    check_same_arrays(read_arrays(tmp_path), arrays)
 
 
 # PyTorch itself.
@@ -557,7 +546,7 @@ def test_what_pytorch_writes_is_read(tmp_path):
     for protocol in (2, 3, 4, 5):
         path = tmp_path / f"{protocol}.pth"
         torch.save(state, path, pickle_protocol=protocol)
-        found = read(path)
+        found = read_arrays(path)
         assert found.keys() == state.keys()
         for name, value in state.items():
             value = value.detach()
@@ -578,7 +567,7 @@ def test_pytorch_reads_what_the_tests_write(arrays, tmp_path):
         np.testing.assert_array_equal(value.numpy(), array.astype(value.numpy().dtype))
     place = tensor(FLOATS, 16, (2, 3), (2, 5))
     found = torch.load(one(tmp_path / "b.pth", place), weights_only=True)
-    np.testing.assert_array_equal(found["a"], read(tmp_path / "b.pth")["a"])
+    np.testing.assert_array_equal(found["a"], read_arrays(tmp_path / "b.pth")["a"])
 
 
 @pytest.mark.parity
@@ -590,7 +579,7 @@ def test_a_whole_module_and_a_script_are_refused_by_name(tmp_path):
     with pytest.raises(WeightsFileError, match=message):
         open_arrays(tmp_path / "a.pth")
     torch.save(module.state_dict(), tmp_path / "b.pth")
-    assert read(tmp_path / "b.pth").keys() == {"weight", "bias"}
+    assert read_arrays(tmp_path / "b.pth").keys() == {"weight", "bias"}
     torch.save(
         module.state_dict(), tmp_path / "c.pth", _use_new_zipfile_serialization=False
     )
